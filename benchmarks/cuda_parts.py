@@ -93,7 +93,7 @@ def milliseconds(work: Callable[[], object], rounds: int = 5) -> float:
 def quickstart(figures: Figures, tiny: bool) -> None:
     """Runs the unchanged recipe (shortened on a CPU): its seconds and the oracle's ratings."""
     words = [
-        "data.rows=64",
+        "data.limit=64",
         "train.max_steps=2",
         "train.batch_size=8",
         "train.lr_warmup_steps=1",
@@ -157,9 +157,9 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
     ViFi-CLIP's result is the reward of the others.
     """
     on_cpu = ['train.mixed_precision="no"'] if tiny else []
-    rows = ["data={name: shapes, split: train, rows: 16}"]  # in place of the recipe's own
+    rows = ["data={name: shapes, split: train, limit: 16}"]  # in place of the recipe's own
     pairs = [f"checkpoint={clip}", "pooling=temporal", *rows, "train.batch_size=8", *on_cpu]
-    pairs += ["held_out={name: shapes, rows: 8}"]
+    pairs += ["held_out={name: shapes, limit: 8}"]
     runs = {"vifi_clip": ("humanedit-vifi-clip", pairs)}
     # A LoRA costs less than full fine-tuning, and small images less than large ones.
     for size in (64,) if tiny else (256, 512):
@@ -177,10 +177,10 @@ def trainer_runs(base: Path, clip: str, scorer: Path, tiny: bool) -> dict[str, t
         reward = [
             f"reward.scorer={{vifi_clip: {{checkpoint: {scorer}}}}}",
             "reward.num_inference_steps=[10]",
-            "watch.n=2",
-            "watch.num_inference_steps=2",
+            "monitor.n=2",
+            "monitor.num_inference_steps=2",
         ]
-        reward += ["watch.held_out={ssim: {against: target}}"]
+        reward += ["monitor.held_out={ssim: {against: target}}"]
         for kind, recipe in (
             ("reward_conditioned, LoRA", "magicbrush-reward-conditioned-lora-24gb"),
             ("reward_conditioned", "magicbrush-reward-conditioned"),

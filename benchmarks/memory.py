@@ -245,10 +245,10 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         assert isinstance(own, ViFiClip)
         return vifi_clip.memory(config, own)
     if "refl" in recipe:
-        named = {"reward": config.reward.scorer, "held_out": config.watch.held_out}
+        named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
-        return memory.refl(config, editor, scorers, processes)
-    return memory.reward_conditioned(config, editor, scorer(config.relabel.scorer), processes)
+        return memory.refl_memory(config, editor, scorers, processes)
+    return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
 
 def make_editor() -> memory.Blueprint:

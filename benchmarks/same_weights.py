@@ -17,11 +17,9 @@ from pathlib import Path
 
 from command_line import WRITE, CommandLine
 
-from rewardedit.config import RENAMED
-
 ROOT = Path(__file__).parents[1]
 SHORT = ["evaluate=null", "train.log_every=1", "train.tracker=none"]
-QUICKSTART = ["quickstart", *SHORT, "data.rows=640", "train.lr_warmup_steps=2"]
+QUICKSTART = ["quickstart", *SHORT, "data.limit=640", "train.lr_warmup_steps=2"]
 RUNS = {
     "quickstart, 5 steps, bf16": [*QUICKSTART, "train.max_steps=5"],
     "quickstart, 8 steps, fp32": [*QUICKSTART, "train.max_steps=8", 'train.mixed_precision="no"'],
@@ -29,7 +27,7 @@ RUNS = {
         "shapes/reward-conditioned",
         *SHORT,
         "variants=[conditioned]",
-        "data.rows=320",
+        "data.limit=320",
         "train.max_steps=3",
         "train.lr_warmup_steps=1",
         'train.mixed_precision="no"',
@@ -38,21 +36,14 @@ RUNS = {
         "shapes/refl",
         *SHORT,
         "variants=[refl]",
-        "data.rows=640",
-        "watch.n=8",
+        "data.limit=640",
+        "monitor.n=8",
         "train.max_steps=50",
         "train.batch_size=8",
         "train.validate_every=0",
         'train.mixed_precision="no"',
     ],
 }
-
-
-def old_word(word: str) -> str:
-    """A `key=value` word with the name that the setting had before the renaming."""
-    old_names = {new: old for old, new in RENAMED.items()}
-    key, equals, value = word.partition("=")
-    return old_names.get(key, key) + equals + value
 
 
 def hashes(tree: Path, words: list[str], folder: Path) -> dict[str, str]:
@@ -97,7 +88,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, words) in enumerate(RUNS.items()):
             now = hashes(ROOT, words, Path(folder) / f"{number}-now")
-            then = hashes(before, [old_word(word) for word in words], Path(folder) / f"{number}-before")
+            then = hashes(before, words, Path(folder) / f"{number}-before")
             found[name] = {"equal": now == then, "now": now, "before": then}
             print(f"{name}: {'equal' if now == then else 'NOT EQUAL'}", flush=True)
     line = CommandLine(Path(__file__), ["--before", commit_of(before)], args.write)

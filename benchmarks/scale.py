@@ -44,7 +44,7 @@ PARTS = ("rows", "workers", "processes")
 def relabel(rows: int) -> dict[str, float]:
     """Peak GiB of a relabelling, and its rows per second after the first shard."""
     with tempfile.TemporaryDirectory() as folder:
-        words = ["relabel", "data.name=shapes", f"data.rows={rows}", "relabel.scorer=l1", "--out", folder]
+        words = ["relabel", "data.name=shapes", f"data.limit={rows}", "relabel.scorer=l1", "--out", folder]
         seen: list[tuple[float, int]] = []
         over = threading.Event()
 
@@ -100,7 +100,7 @@ def waiting(data: DataConfig, workers: int) -> dict[str, float]:
     rows = open_rows(data)
     waited = 0.0
     began = asked = time.monotonic()
-    for part in read_batches(rows, SIDE, data.policy, BATCH, fields=(), workers=workers):
+    for part in read_batches(rows, SIDE, data.resize, BATCH, fields=(), workers=workers):
         waited += time.monotonic() - asked
         assert part.batch is not None
         score_batch(part.batch, scorer)

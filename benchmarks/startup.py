@@ -29,7 +29,7 @@ RUNS = 3
 QUICKSTART = [
     "quickstart",
     "evaluate=null",
-    "data.rows=640",
+    "data.limit=640",
     "train.max_steps=8",
     'train.mixed_precision="no"',
 ]

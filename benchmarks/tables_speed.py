@@ -13,7 +13,7 @@ KILLED = {
     "relabel": "`rewardedit relabel`",
     "score": "`rewardedit score`",
     "shards": "shares of a relabelling",
-    "share": "`rewardedit share`",
+    "share": "`rewardedit push`",
     "adiee_data": "all of `adiee_data`",
     "adiee_scorer": "all of `adiee_scorer`",
     "refl": "all of `refl`",

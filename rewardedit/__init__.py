@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rewardedit.batch import EditBatch, EditSample, Scores, collate
-    from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
+    from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
     from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
     from rewardedit.diffusion.reward_guidance import reward_guidance
     from rewardedit.images import Preprocess, load_image
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "EditBatch",
-    "EditConfig",
     "EditSample",
     "Editor",
     "Preprocess",
     "RewardPrompt",
     "RewardScale",
+    "SamplingConfig",
     "Scorer",
     "Scores",
     "WeightedSum",
@@ -44,7 +44,7 @@ __all__ = [
 # is first used.
 _MODULES = {
     "rewardedit.batch": ("EditBatch", "EditSample", "Scores", "collate"),
-    "rewardedit.diffusion.editors": ("EditConfig", "Editor", "load_editor"),
+    "rewardedit.diffusion.editors": ("SamplingConfig", "Editor", "load_editor"),
     "rewardedit.diffusion.guidance": ("mask_guidance", "two_round_edit"),
     "rewardedit.diffusion.reward_guidance": ("reward_guidance",),
     "rewardedit.images": ("Preprocess", "load_image"),

@@ -18,60 +18,6 @@ from rewardedit.scorer_spec import as_mapping
 
 T = TypeVar("T")
 
-# Settings of earlier versions, by their dotted names, and what took their place.
-_LOOP = {
-    "steps": "max_steps",
-    "batch": "batch_size",
-    "warmup": "lr_warmup_steps",
-    "clip": "max_grad_norm",
-    "precision": "mixed_precision",
-}
-_TRAIN = {
-    **_LOOP,
-    "micro_batch": "micro_batch_size",
-    "encode_batch": "encode_batch_size",
-    "schedule": "lr_scheduler",
-    "checkpointing": "gradient_checkpointing",
-    "dropout": "conditioning_dropout",
-    "unasked": "null_text_target",
-}
-_SAMPLING = {
-    "steps": "num_inference_steps",
-    "text_guidance": "guidance_scale",
-    "image_guidance": "image_guidance_scale",
-}
-_BATCH = {"batch": "batch_size"}
-_REWARD = {
-    **_SAMPLING,
-    "most": "hinge",
-    "skip": "stop_before_end",
-    "pairs": "diffusion_weight",
-    "anchor": "reference_weight",
-    "checkpointing": "gradient_checkpointing",
-}
-_GROUPS = {
-    "train": _TRAIN,
-    "reward": _REWARD,
-    "candidates": _SAMPLING | _BATCH,
-    "evaluate": _SAMPLING | _BATCH,
-    "relabel": _BATCH,
-    "labels": _BATCH,
-    "watch": {"steps": "num_inference_steps", **_BATCH},
-    "ask": _SAMPLING,
-}
-RENAMED = {
-    **{f"{group}.{old}": f"{group}.{new}" for group, names in _GROUPS.items() for old, new in names.items()},
-    "arms": "variants",
-    "dropout": "conditioning_dropout",
-    "unasked": "null_text_target",
-    "train.accumulate": "train.micro_batch_size; train.batch_size is the whole update's",
-    "relabel.options": "relabel.scorer, e.g. relabel.scorer.clip_d.checkpoint=…",
-    "labels.options": "labels.scorer, e.g. labels.scorer.clip_d.checkpoint=…",
-    "reward.options": "reward.scorer, e.g. reward.scorer.vifi_clip.checkpoint=…",
-    "watch.held_out_options": "watch.held_out, e.g. watch.held_out.ssim.against=target",
-}
-
-
 # Whole numbers that may be 0, beside those that are by default: each says none of what it counts.
 FROM_ZERO = ("seed", "examples", "grad_steps", "lr_warmup_steps", "stop_before_end", "validation_rows")
 
@@ -191,8 +137,8 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     """A dataclass from nested dictionaries; missing keys keep their defaults.
 
     Raises:
-        ValueError: on a key that was renamed (saying what to use), another unknown key (naming the nearest),
-            a value of the wrong type, or a missing required key.
+        ValueError: on an unknown key (naming the nearest), a value of the wrong type, or a missing required
+        key.
     """
     hints = typing.get_type_hints(kind)
     fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
@@ -200,8 +146,6 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     out = {}
     for key, value in values.items():
         if key not in fields:
-            if f"{where}{key}" in RENAMED:
-                raise ValueError(f"{where}{key}: renamed; use {RENAMED[f'{where}{key}']}")
             near = difflib.get_close_matches(str(key), known, 1)
             hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
             raise ValueError(f"unknown setting {where}{key}; {hint}")

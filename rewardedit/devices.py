@@ -38,7 +38,7 @@ def autocast(device: str, enabled: bool = True) -> torch.autocast:
     return torch.autocast(device, torch.bfloat16, enabled=enabled and computes_in_bf16(device))
 
 
-def full_precision(device: str) -> AbstractContextManager[Any]:
+def no_autocast(device: str) -> AbstractContextManager[Any]:
     """Context that computes in the tensors' own types, even in mixed precision. `meta` has no autocast."""
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
@@ -69,7 +69,7 @@ def inference_dtype(name: str | None = None) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and not computes_in_bf16() else dtype
 
 
-def language_dtype() -> torch.dtype:
+def llm_dtype() -> torch.dtype:
     """Type of the weights of language models that are not trained: bfloat16 on a GPU, where many of them
     overflow in float16, and float32 on a CPU.
     """
@@ -82,7 +82,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and MEMORY_FAULT.search(str(error)) is not None)
 
 
-def number_type(dtype: torch.dtype | str) -> torch.dtype:
+def parse_dtype(dtype: torch.dtype | str) -> torch.dtype:
     """Returns a torch type given by itself or its name; raises ValueError for an unknown name."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(found, torch.dtype):

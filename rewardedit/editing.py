@@ -20,7 +20,7 @@ from rewardedit.batch import EditBatch, text_or_none
 from rewardedit.data.columns import name_columns
 from rewardedit.data.folders import list_images
 from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
 from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side
 from rewardedit.files import stamp, to_json, write_json
@@ -42,7 +42,7 @@ REQUIRED = (("source",), ("instruction",))  # columns
 
 
 @dataclass(frozen=True)
-class Job:
+class EditJob:
     """One image and the instructions that are applied to it, one after another."""
 
     id: str
@@ -67,13 +67,13 @@ class Job:
 
 
 @dataclass(frozen=True)
-class JobConfig:
+class EditRunConfig:
     """Settings of all jobs; a job that was finished with the same config and files is not repeated."""
 
     model: str
-    settings: EditConfig
+    settings: SamplingConfig
     seed: int = 0
-    score: float = 10.0  # score that a reward-conditioned editor is prompted for, 0 to 10
+    target_score: float = 10.0  # score that a reward-conditioned editor is prompted for, 0 to 10
     size: int | None = None  # shorter side in pixels; None: the image's own
     best_of: int = 1
     scorer: ScorerSpec | None = None
@@ -84,17 +84,17 @@ class JobConfig:
     lora: str | None = None  # LoRA weights for the editor
 
     def __post_init__(self) -> None:
-        require_numbers(self.best_of, self.size, self.score)
+        require_numbers(self.best_of, self.size, self.target_score)
 
 
-def require_numbers(best_of: int, size: int | None, score: float) -> None:
-    """Raises ValueError for numbers that a `JobConfig` does not accept."""
+def require_numbers(best_of: int, size: int | None, target_score: float) -> None:
+    """Raises ValueError for numbers that an `EditRunConfig` does not accept."""
     if best_of < 1:
         raise ValueError(f"best-of: expected at least 1; got {best_of}")
     if size is not None and size < 1:
         raise ValueError(f"size: expected at least 1; got {size}")
-    if not 0 <= score <= 10:
-        raise ValueError(f"score: expected a number from 0 to 10; got {score:g}")
+    if not 0 <= target_score <= 10:
+        raise ValueError(f"target-score: expected a number from 0 to 10; got {target_score:g}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Masks:
 
 
 def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
-    """Opens the masks that `JobConfig.mask` names.
+    """Opens the masks that `EditRunConfig.mask` names.
 
     Raises:
         ValueError: if a mask file cannot be read, or a model cannot be loaded.
@@ -131,7 +131,7 @@ def _moved(part: Any, device: torch.device | str) -> Any:
     return part.to(device) if isinstance(part, Tensor) else part
 
 
-def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | None = None) -> list[Job]:
+def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | None = None) -> list[EditJob]:
     """The jobs of an image, a folder of images, or a table (CSV, JSONL, Parquet, or a folder with one) with
     its own instructions.
 
@@ -165,7 +165,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
         if not files:
             raise ValueError(f"{path}: holds no images that can be read, and no table ({', '.join(NAMES)})")
         stems = Counter(f.stem for f in files)
-        jobs = [Job(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
+        jobs = [EditJob(f.stem if stems[f.stem] == 1 else f.name, f, tuple(instructions)) for f in files]
 
     owner: dict[str, str] = {}
     for job in jobs:
@@ -179,7 +179,7 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
     return jobs
 
 
-def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
+def _job(table: Path, number: int, record: dict[str, Any]) -> EditJob:
     value = record.get("instruction")
     instructions = value if isinstance(value, list) and value else [value]
     for instruction in instructions:
@@ -189,14 +189,14 @@ def _job(table: Path, number: int, record: dict[str, Any]) -> Job:
         if record.get("id") not in (None, "")
         else f"{number:04d}-{Path(record['source']).stem}"
     )
-    return Job(name, table.parent / record["source"], tuple(instructions))
+    return EditJob(name, table.parent / record["source"], tuple(instructions))
 
 
-def run_jobs(
+def run_edits(
     editor: Editor,
     scorer: Scorer | None,
-    jobs: list[Job],
-    config: JobConfig,
+    jobs: list[EditJob],
+    config: EditRunConfig,
     folder: Path,
     overwrite: bool = False,
 ) -> dict[str, str]:
@@ -242,7 +242,7 @@ def run_jobs(
     return failed
 
 
-def request_of(job: Job, config: JobConfig) -> dict[str, Any]:
+def request_of(job: EditJob, config: EditRunConfig) -> dict[str, Any]:
     """A job's input, instructions and settings, as they come back from a record."""
     request = {
         "input": str(job.path),
@@ -261,7 +261,7 @@ def read_record(path: Path) -> dict[str, Any]:
     return record if isinstance(record, dict) and isinstance(record.get("request"), dict) else {}
 
 
-def require_same_requests(jobs: list[Job], config: JobConfig, folder: Path) -> None:
+def require_same_requests(jobs: list[EditJob], config: EditRunConfig, folder: Path) -> None:
     """Raises ValueError if a folder holds an edit that another request made and a job would replace."""
     for job in jobs:
         before = read_record(folder / f"{job.stem}.json").get("request")
@@ -282,7 +282,7 @@ def _images_of(record: dict[str, Any]) -> list[str]:
     return [*images, *(one["image"] for turn in turns for one in turn.get("candidates", []))]
 
 
-def stamps_of(config: JobConfig) -> dict[str, Any]:
+def stamps_of(config: EditRunConfig) -> dict[str, Any]:
     """Stamps of the files that a config names, so that an edit is repeated if they have changed."""
     named = {
         "model": resolve_model(config.model),
@@ -306,7 +306,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _edit(
-    editor: Editor, scorer: Scorer | None, job: Job, config: JobConfig, masks: Masks, folder: Path
+    editor: Editor, scorer: Scorer | None, job: EditJob, config: EditRunConfig, masks: Masks, folder: Path
 ) -> list[dict[str, Any]]:
     if folder.resolve() == job.path.parent.resolve():
         raise ValueError(
@@ -356,14 +356,14 @@ def _turn(
     scorer: Scorer | None,
     source: Tensor,
     instruction: str,
-    config: JobConfig,
+    config: EditRunConfig,
     masks: Masks,
 ) -> Turn:
     """Edits by one instruction: the best of N, restricted to a mask."""
     candidates: dict[int, Tensor] = {}
-    prompt = editor.prompt.relabel(instruction, config.score) if editor.prompt else instruction
+    prompt = editor.prompt.relabel(instruction, config.target_score) if editor.prompt else instruction
     turn: dict[str, Any] = {"prompt": prompt, "seed": config.seed}
-    options: dict[str, Any] = {"score": config.score, "settings": config.settings}
+    options: dict[str, Any] = {"target_score": config.target_score, "settings": config.settings}
     mask = masks.fixed
     if mask is not None:
         mask = resize(mask[None], (source.shape[-2], source.shape[-1]))

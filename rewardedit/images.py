@@ -16,7 +16,7 @@ from torch import Tensor
 
 from rewardedit import pretrained
 from rewardedit.labels import label_reader, to_labels
-from rewardedit.untrusted import CONTENT_ERRORS, decode, is_of_the_machine, open_image, unreadable
+from rewardedit.untrusted import CONTENT_ERRORS, decode, is_system_error, open_image, unreadable
 from rewardedit.values import require_unit_range
 
 POLICIES = ("crop", "stretch", "pad")
@@ -50,7 +50,7 @@ def _read(path: str | Path | io.BytesIO, channels: int) -> Float[Tensor, "c h w"
         with image:
             decode(image)
     except CONTENT_ERRORS as error:
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
         raise ValueError(unreadable(path, error)) from None
     return to_tensor(image, channels)
@@ -160,7 +160,7 @@ def _require_pixels(image: Image.Image, name: str) -> None:
     try:
         decode(image)
     except CONTENT_ERRORS as error:  # opened by the caller, and damaged further on
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
         raise ValueError(f"not an image that can be read ({error})") from error
     if not image.width or not image.height:

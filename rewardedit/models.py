@@ -36,7 +36,7 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 
 
-def is_of_the_hub(name: str) -> bool:
+def is_hub_name(name: str) -> bool:
     """True for a name in the form of the hub's that is neither a local path nor a packaged model."""
     if name in NAMES or RELATIVE.fullmatch(name):
         return False
@@ -72,7 +72,7 @@ def fetched(name: str, files: Sequence[str] | None = None) -> Path:
         ValueError: if nothing can be downloaded under a hub name.
     """
     folder = Path(resolve_model(name))
-    if folder.is_dir() or not is_of_the_hub(name):
+    if folder.is_dir() or not is_hub_name(name):
         return folder
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rewardedit.models import RELATIVE, is_of_the_hub, no_network
+from rewardedit.models import RELATIVE, is_hub_name, no_network
 from rewardedit.untrusted import CONTENT_ERRORS
 
 UNREACHABLE = "couldn't connect"  # in the errors of transformers and diffusers
@@ -36,7 +36,7 @@ def load(kind: Any, name: str, **options: Any) -> Any:
     try:
         return _load(kind, name, **options)
     except OSError as error:
-        if is_of_the_hub(name) and UNREACHABLE in str(error):
+        if is_hub_name(name) and UNREACHABLE in str(error):
             raise OSError(no_network(name)) from error
         raise
 

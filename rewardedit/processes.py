@@ -53,7 +53,7 @@ def any_process(here: bool) -> bool:
     return bool(sum_of_processes(torch.tensor([float(here)])))
 
 
-def say(text: str) -> None:
+def print_on_main(text: str) -> None:
     """Prints on the main process."""
     if processes().is_main_process:
         print(text)

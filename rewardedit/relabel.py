@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rewardedit import devices, models
 from rewardedit.data import DataConfig, Rows
-from rewardedit.data.digests import input_digests
+from rewardedit.data.digests import file_digests
 from rewardedit.data.stream import StreamedRows, count_rows
 from rewardedit.files import AnyPath, replaced, write_json
 from rewardedit.language.usage import USAGE, as_settings, read_usage
@@ -19,7 +19,7 @@ from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 from rewardedit.scoring import NO_ROWS, read_columns, read_records, score_shards, write_records
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import Share
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.untrusted import read_settings_file
@@ -108,7 +108,7 @@ def relabel(
     """
     made_of = _made_of(config, rows, data, folder, candidates)
     name = spec_name(config.scorer)
-    loaded = Once(partial(_load, config.scorer, name))
+    loaded = Lazy(partial(_load, config.scorer, name))
     load = partial(_on_device, loaded)
     fingerprints = scorer_fingerprints({name: config.scorer}, loaded)
     if fingerprints:
@@ -123,7 +123,7 @@ def relabel(
         rows,
         load,
         data.size,
-        data.policy,
+        data.resize,
         config.batch_size,
         data.workers,
         finish=partial(_label, config, folder, load, fingerprints.get(name)),
@@ -148,7 +148,7 @@ def _made_of(
         "rows": count_rows(rows),
         "models": packaged_files(config.scorer) | models.fingerprints(models.names_in(editors)),
     }
-    if digests := input_digests([config, data, candidates], folder):
+    if digests := file_digests([config, data, candidates], folder):
         made_of["files"] = digests
     return made_of
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewardedit.language.endpoint_settings import require_no_key
+from rewardedit.language.endpoint_settings import refuse_secrets
 
 ScorerSpec = str | dict[str, Any]  # as written in recipes
 
@@ -75,7 +75,7 @@ def _read_mapping(spec: Mapping[str, Any]) -> dict[str, Term]:
             raise ValueError(f"scorer {name}: weight: expected a number; got {weight!r}")
         options = dict(values)
         options.pop("weight", None)
-        require_no_key(options)
+        refuse_secrets(options)
         terms[name] = Term(None if weight is None else float(weight), options)
 
     return terms

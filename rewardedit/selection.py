@@ -13,10 +13,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.diffusion.editors import EditConfig, as_editor
+from rewardedit.diffusion.editors import SamplingConfig, as_editor
 from rewardedit.diffusion.edits import Edits
-from rewardedit.encoded import Encoded
 from rewardedit.images import ImagesLike, read_images
+from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
 
 CHANNELS = {"target": 3, "mask": 1}  # channels of the fields that are images
@@ -68,8 +68,8 @@ def best_of_n(
     n: int = 8,
     *,
     seed: int = 0,
-    score: float = 10.0,
-    settings: EditConfig | None = None,
+    target_score: float = 10.0,
+    settings: SamplingConfig | None = None,
     fields: dict[str, Any] | None = None,
     batch_size: int | None = None,
     keep: int = KEPT,
@@ -85,7 +85,7 @@ def best_of_n(
         pipe: an `Editor`, or a stock diffusers InstructPix2Pix pipeline.
         scorer: any scorer of `load_scorer`, including a sum such as "clip_d:0.7,l1:0.3".
         image: a path, a PIL image, an array (h, w, 3), or a tensor (3, h, w) in [0, 1].
-        score: the score requested of a reward-conditioned editor, 0–10.
+        target_score: the score requested of a reward-conditioned editor, 0–10.
         fields: further fields that the scorer needs, e.g. {"target_caption": "a cat with a hat"}; target and
             mask are images in any form of `image`.
         batch_size: the largest number of candidates made at once; None for up to `MOST_AT_ONCE`.
@@ -103,7 +103,7 @@ def best_of_n(
         raise ValueError(f"scorer: expected one as load_scorer returns; got {kind}")
 
     fields = _read_fields(fields or {})
-    missing = sorted(scorer.needs - set(fields))
+    missing = sorted(scorer.required_fields - set(fields))
     if missing:
         raise ValueError(f"{type(scorer).__name__} needs {', '.join(missing)}; give them as fields")
 
@@ -116,7 +116,7 @@ def best_of_n(
     seeds = list(range(seed, seed + n))
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():
-        encoded = editor.encode(source, [instruction], score=score)
+        encoded = editor.encode(source, [instruction], target_score=target_score)
         prepared = scorer.prepare(source.to(device), [instruction])
         sample = partial(editor.sample, settings=settings, **options)
         scored = partial(_scored, scorer, device, prepared, source, instruction, fields)
@@ -140,8 +140,8 @@ def _read_fields(fields: dict[str, Any]) -> dict[str, Any]:
 def _candidates(
     size: int,
     seeds: list[int],
-    encoded: Encoded,
-    sample: Callable[[Encoded, list[int]], Edits],
+    encoded: Prepared,
+    sample: Callable[[Prepared, list[int]], Edits],
     scored: Callable[[int, Edits], Scores],
     keep: int,
 ) -> tuple[dict[int, Tensor], Scores]:
@@ -167,7 +167,7 @@ def _candidates(
 def _scored(
     scorer: Scorer,
     device: torch.device,
-    prepared: Encoded,
+    prepared: Prepared,
     source: Float[Tensor, "1 3 h w"],
     instruction: str,
     fields: dict[str, Any],

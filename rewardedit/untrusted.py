@@ -97,7 +97,7 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def is_of_the_machine(error: BaseException) -> bool:
+def is_system_error(error: BaseException) -> bool:
     """True for a fault that says nothing of the content that was read: reading it again may go well."""
     if isinstance(error, RuntimeError):
         return type(error).__name__ in GPU_ERRORS or MACHINE_FAULT.search(str(error)) is not None
@@ -120,7 +120,7 @@ def open_image(file: str | Path | io.BytesIO) -> Image.Image:
     except TooLarge:
         raise
     except CONTENT_ERRORS as error:
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
         raise ValueError(unreadable(file, error)) from None
     return image
@@ -320,7 +320,7 @@ def file_inside(folder: Path, name: str) -> Path:
     except FileNotFoundError:
         raise
     except CONTENT_ERRORS as error:  # a name that no file can have, or links that go round
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
         raise ValueError(f"expected a name of a file; got {shown}") from error
     if not any(map(file.is_relative_to, allowed)):

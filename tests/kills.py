@@ -8,7 +8,7 @@ The runs are `rewardedit train quickstart` with candidates and a tiny editor: ca
 method's edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`), and all of it
 (`adiee_data`); `rewardedit train` of the ADIEE scorer (`adiee_scorer`) and by reward feedback (`refl`);
 `rewardedit relabel` and `rewardedit score` (`relabel`, `score`), which the same commands go on with; shares
-of a relabelling (`shards`); and `rewardedit share`, which writes a model card (`share`). Each moment is drawn
+of a relabelling (`shards`); and `rewardedit push`, which writes a model card (`share`). Each moment is drawn
 uniformly from the time that the stage took in the unbroken run and counted from when the stage begins, of a
 fresh run, which gets one of three signals in turn:
 
@@ -73,7 +73,7 @@ class Outcome:
 
 def quickstart(base: Path, out: Path) -> list[str]:
     """Every stage of reward conditioning, as short as it can be."""
-    data = ["data.rows=24", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2", "evaluate=null"]
+    data = ["data.limit=24", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2", "evaluate=null"]
     candidates = [
         f"candidates.editors=[{base}]",
         "candidates.batch_size=2",
@@ -97,19 +97,19 @@ def adiee_data(base: Path, out: Path) -> list[str]:
     """Every stage of a scorer's training data, with one method."""
     method = f"methods={{editor: {{model: {base}, num_inference_steps: 1, grade: strong}}}}"
     measure = "measure={clip_d: l1, similarity: [{l1: {against: target}}, {ssim: {against: target}}]}"
-    rows = ["data.shapes.rows=40", "data.shapes.size=32", "sequences.shapes.rows=4", "batch_size=2"]
+    rows = ["data.shapes.limit=40", "data.shapes.size=32", "sequences.shapes.limit=4", "batch_size=2"]
     settings = [method, measure, f"autoencoder={base}", *rows, "examples=1"]
     return ["train", "shapes/adiee-data/edited", *settings, "--out", str(out)]
 
 
 def relabel(base: Path, out: Path) -> list[str]:
     """Labels of several shards of rows."""
-    return ["relabel", "data.rows=300", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
+    return ["relabel", "data.limit=300", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
 
 
 def score(base: Path, out: Path) -> list[str]:
     """Scores of several shards of rows."""
-    rows = ["name=shapes", "rows=5000", "size=16"]
+    rows = ["name=shapes", "limit=5000", "size=16"]
     return ["score", *rows, "--scorer", "l1", "--out", str(out / "scores.parquet")]
 
 
@@ -129,7 +129,7 @@ def adiee_scorer(base: Path, out: Path) -> list[str]:
         f"data={{rows: {{name: labelled, path: {base / 'labelled'}, size: 64}}}}",
         f"model={base / 'vlm'}",
     ]
-    words = ["side=64", "lora_rank=2", "head=scalar", "token_like=null", "question_words=false"]
+    words = ["side=64", "lora_rank=2", "head=scalar", "init_token_like=null", "add_question_tokens=false"]
     steps = ["max_steps=6", "batch_size=2", "questions_per_edit=1", "lr_warmup_steps=1", "muon_lr=null"]
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=2", "log_every=1"]
     return [
@@ -145,18 +145,25 @@ def adiee_scorer(base: Path, out: Path) -> list[str]:
 
 def refl(base: Path, out: Path) -> list[str]:
     """A few steps of reward feedback learning."""
-    data = [f"base={base}", "data.rows=16", "data.size=32", "variants=[refl]", "evaluate=null", "watch.n=2"]
+    data = [
+        f"base={base}",
+        "data.limit=16",
+        "data.size=32",
+        "variants=[refl]",
+        "evaluate=null",
+        "monitor.n=2",
+    ]
     reward = ["scorer=l1", "num_inference_steps=[2]", "scale=quantiles", "stop_before_end=[0,0]"]
     steps = ["max_steps=4", "batch_size=2", "lr_warmup_steps=1", "validate_every=4", "validation_rows=1"]
     train = [*steps, "ema=0.9", "mixed_precision=no", "checkpoint_every=1", "log_every=1", "tracker=none"]
-    watch = ["watch.num_inference_steps=1", "watch.held_out={clip_d: {checkpoint: shapes/clip}}"]
+    watch = ["monitor.num_inference_steps=1", "monitor.held_out={clip_d: {checkpoint: shapes/clip}}"]
     words = [*data, *watch, *(f"reward.{word}" for word in reward)]
     return ["train", "shapes/refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
 
 
-def share(base: Path, out: Path) -> list[str]:
+def push(base: Path, out: Path) -> list[str]:
     """The model card of a run."""
-    return ["share", str(out / "run")]  # whose name is on the card
+    return ["push", str(out / "run")]  # whose name is on the card
 
 
 def ended_run(base: Path, out: Path) -> None:
@@ -230,8 +237,8 @@ RUNS = {
     "shards": Run(shards, {"shards": "relabelled"}, resume=(), more=other_shards),
     "adiee-data": Run(adiee_data, {"adiee_data": "rows"}),
     "adiee-scorer": Run(adiee_scorer, {"adiee_scorer": "metrics.json"}),
-    "refl": Run(refl, {"refl": "watch.html"}),
-    "share": Run(share, {"share": "run/pipeline/README.md"}, resume=(), prepare=ended_run),
+    "refl": Run(refl, {"refl": "monitor.html"}),
+    "share": Run(push, {"share": "run/pipeline/README.md"}, resume=(), prepare=ended_run),
 }
 STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)
 COMMANDS = {"train": "pipeline", "relabel": "relabel", "candidates": "candidates", "score": "score"}
@@ -258,8 +265,8 @@ def start(words: Sequence[str]) -> int:
         from rewardedit.training import previews
 
         previews.STEPS = 1
-        leases.BEAT = BEAT
-        leases.ABANDONED = ABANDONED
+        leases.HEARTBEAT = BEAT
+        leases.TIMEOUT = ABANDONED
         status = main(list(words))
     finally:
         os._exit(status)

@@ -10,7 +10,7 @@ import torch
 from rewardedit import cli
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.shapes import Shapes
 from tests.readme import BENCHMARKS, ROOT, WORLD
 
@@ -24,7 +24,7 @@ def test_guidance():
 
     from rewardedit import load_editor
 
-    grid = (EditConfig(1, 1.0, 1.0), EditConfig(2, 1.5, 1.0))
+    grid = (SamplingConfig(1, 1.0, 1.0), SamplingConfig(2, 1.5, 1.0))
     found = guidance.quality(14, 7, grid)
     assert found["settings"]["guided"]["guidance_scale"] == 1.5, "a mask restricts guidance"
     assert set(found["oracle"]) == {"plain", "guided"}
@@ -49,7 +49,7 @@ def test_preservation_looks_outside_the_mask_alone():
 def test_best_of_n(tmp_path, monkeypatch):
     import best_of_n
 
-    grid = {1: EditConfig(1, 1.3, 1.0)}
+    grid = {1: SamplingConfig(1, 1.3, 1.0)}
     found = best_of_n.compare(3, 2, 2, tmp_path, grid)
     assert found["oracle"]["oracle's choice"] >= max(
         v for k, v in found["oracle"].items() if k != "oracle's choice"
@@ -76,7 +76,7 @@ def test_each_way_of_choosing_takes_the_number_of_steps_that_is_best_on_val(tmp_
         return {"without_captions": ratings, "with_captions": {"l1": ratings["l1"]}}
 
     monkeypatch.setattr(best_of_n, "choose", choose)
-    grid = {steps: EditConfig(steps, 1.5, 1.0) for steps in (2, 4)}
+    grid = {steps: SamplingConfig(steps, 1.5, 1.0) for steps in (2, 4)}
     found = best_of_n.compare(3, 2, 8, tmp_path, grid)
     assert found["steps"] == {"one sample": 2, "l1": 4}
     assert found["oracle"] == {"one sample": 3.0, "l1": 5.0}
@@ -108,7 +108,7 @@ def test_agreement():
     import agreement
 
     agreement.RESAMPLES = 5
-    found = agreement.measure(["shapes/editor"], 28, (EditConfig(1, 1.2, 1.0),))
+    found = agreement.measure(["shapes/editor"], 28, (SamplingConfig(1, 1.2, 1.0),))
     assert found["n"] == 28
     assert set(found["rho"]) == set(agreement.GROUPS)
     row = found["rho"]["source, edited, instruction"]["clip_d"]
@@ -178,7 +178,7 @@ def test_planted_defects_lie_outside_what_was_asked():
 def test_retrieval(tmp_path):
     import retrieval
 
-    words = ["data.rows=32", "held_out.rows=14", "train.max_steps=2", "train.batch_size=8"]
+    words = ["data.limit=32", "held_out.limit=14", "train.max_steps=2", "train.batch_size=8"]
     found = retrieval.compare(words, rates=(1e-3,), runs=tmp_path)
     assert found["test"]["mean"]["swap"] == 0
     assert found["recall@1_temporal_minus_mean"]["n"] == found["test"]["temporal"]["n"]
@@ -198,7 +198,7 @@ def test_reward_guidance(tmp_path, monkeypatch):
     monkeypatch.setattr(reward_guidance, "VAL", 7)
     monkeypatch.setattr(reward_guidance, "SCALES", (0.02,))
     monkeypatch.setattr(reward_guidance, "SCORERS", {"clip_d": "shapes/clip"})
-    steps = {4: EditConfig(4, 1.25, 1.0)}
+    steps = {4: SamplingConfig(4, 1.25, 1.0)}
     found = reward_guidance.compare(tmp_path, steps)
     guided = found["guided_minus_plain"]["clip_d"]
     assert guided["score"]["difference"] > 0
@@ -220,7 +220,7 @@ def test_what_guides_is_chosen_on_val(monkeypatch):
         return np.full(len(samples), rating), np.zeros(len(samples))
 
     monkeypatch.setattr(reward_guidance, "edit", edit)
-    grid = {steps: EditConfig(steps, 1.5, 1.0) for steps in (2, 4)}
+    grid = {steps: SamplingConfig(steps, 1.5, 1.0) for steps in (2, 4)}
     found = reward_guidance.measure(None, "clip_d", 5, 3, grid, (0.1, 0.2))
     assert (found["plain_steps"], found["steps"], found["scale"]) == (4, 2, 0.1)
     assert found["oracle"]["mean_a"] == 4
@@ -383,7 +383,7 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
     import hacking_runs
 
-    small = {"DATA": DataConfig(rows=8), "N": 3, "POOLS": {"test": (0, 7)}}
+    small = {"DATA": DataConfig(limit=8), "N": 3, "POOLS": {"test": (0, 7)}}
     small |= {"CHECK_EVERY": {"honest": 1}, "STEPS": {"honest": 2}}
     small["SEEDS"] = {("test", "honest"): range(1, 3)}
     for name, value in small.items():

@@ -13,7 +13,7 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
 from rewardedit.data.labelled import encode_png
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.files import read_log
 from rewardedit.language.vlm import load_vlm
 from rewardedit.scorers import Scorer, load_scorer
@@ -65,10 +65,10 @@ def figures(tmp_path_factory):
         "vifi_clip": load_scorer("vifi_clip", checkpoint="shapes/vifi-clip"),
     }
     settings = {
-        "good": EditConfig(2, 1.25, 1.0),
-        "poor": EditConfig(1, 1.0, 1.0),
-        "new": EditConfig(1, 3.0, 1.0),
-        "other": EditConfig(4, 1.5, 1.0),
+        "good": SamplingConfig(2, 1.25, 1.0),
+        "poor": SamplingConfig(1, 1.0, 1.0),
+        "new": SamplingConfig(1, 3.0, 1.0),
+        "other": SamplingConfig(4, 1.5, 1.0),
     }
     runs = tmp_path_factory.mktemp("runs")
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
     import edits
 
     paths = {"a": "shapes/editor"}
-    asked = {"a": EditConfig(1, 1.0, 1.0)}
+    asked = {"a": SamplingConfig(1, 1.0, 1.0)}
     with torch.no_grad():
         first = edits.edits_of(paths, asked, "val", 7, tmp_path)["a"]
         monkeypatch.setattr(edits, "edit", None)  # nothing is made again
@@ -104,7 +104,7 @@ def test_edits_are_kept_until_weights_or_settings_change(tmp_path, monkeypatch):
         assert edits.edits_of(paths, asked, "val", 5, tmp_path)["a"].equal(first[:5])
         for changed in (
             {"n": 8},
-            {"settings": {"a": EditConfig(1, 2.0, 1.0)}},
+            {"settings": {"a": SamplingConfig(1, 2.0, 1.0)}},
             {"seed": 1},
             {"split": "test"},
         ):
@@ -375,7 +375,7 @@ def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
     assert config.train.max_steps == sum(phase.train.max_steps for phase in phases)
     assert config.data.keys() == {"more", "damaged", "compared", "moved"}
     assert {own.rows for own in config.data.values()} == {None}  # in whole
-    asked = same_labels.config_of_phases(["train.max_steps=10", "data.damaged.rows=7"])
+    asked = same_labels.config_of_phases(["train.max_steps=10", "data.damaged.limit=7"])
     assert (asked.train.max_steps, asked.data["damaged"].rows) == (10, 7)
     assert asked.data["damaged"].path == config.data["damaged"].path
     assert [phase.model for phase in phases] == ["shapes/vlm", *(f"phase-{n}/scorer" for n in (1, 2, 3))]
@@ -404,11 +404,11 @@ def test_variants_are_settings_of_the_recipe(labelled):
     for data in no_turns.values():
         assert data.edit_types
         assert not {*data.edit_types} & {*adiee_ablations.TURNS}
-    data = {"rows": replace(labelled[0]["rows"], share=0.3)}
+    data = {"rows": replace(labelled[0]["rows"], fraction=0.3)}
     assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].share == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
     configs = [load_recipe("shapes/vifi-clip", change)[1] for change in words]
-    assert [config.data.rows for config in configs] == [2800, 5600, 11200, 22400, 22400]
+    assert [config.data.limit for config in configs] == [2800, 5600, 11200, 22400, 22400]
     assert [len(config.negatives) for config in configs] == [3, 3, 3, 3, 2]
 
 

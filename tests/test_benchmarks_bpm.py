@@ -8,7 +8,7 @@ import torch
 
 from rewardedit import Scores, load_editor, load_scorer
 from rewardedit.data.worlds import Rating
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.scorers.bpm.bpm import PARTS
 from rewardedit.shapes import Shapes, ShapesOracle
 from tests.readme import BENCHMARKS, WORLD
@@ -32,7 +32,7 @@ def strict(samples):
 
 @pytest.fixture(scope="module")
 def lenient(samples):
-    return scorer_of(samples, undetected="failed")
+    return scorer_of(samples, missing_object="failed")
 
 
 def test_masks_are_those_of_the_true_edits(samples, strict):
@@ -150,7 +150,7 @@ def test_every_way_of_guidance_takes_its_own_scale(lenient, monkeypatch):
 
     few = Shapes("val").batch(0, 3)
     editor = load_editor("shapes/editor")
-    editor.settings = EditConfig(1, 1.0, 1.0)
+    editor.settings = SamplingConfig(1, 1.0, 1.0)
     monkeypatch.setattr(bpm_guidance, "SCALES", (1.1, 4.0))
     monkeypatch.setattr(bpm_guidance, "BATCH", 2)
     masks = torch.zeros(3, 1, 64, 64)
@@ -183,7 +183,7 @@ def test_masks_are_measured_one_by_one_in_every_way(samples, strict, monkeypatch
 
     finder = type("Finder", (), {"detector": None})()
     monkeypatch.setattr(bpm_regions, "finder_of", lambda _: finder)
-    monkeypatch.setattr(bpm_regions, "NamedObjects", lambda _: strict.locator)
+    monkeypatch.setattr(bpm_regions, "ObjectLocator", lambda _: strict.locator)
     monkeypatch.setattr(bpm_regions, "GroundedSam", lambda detector, segmenter: None)
     ious = bpm_regions.mask_ious(samples, samples.target, strict)
     assert {name: len(found) for name, found in ious.items()} == dict.fromkeys(

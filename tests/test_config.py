@@ -53,12 +53,12 @@ def test_dotted_words_reach_into_the_short_string_of_a_scorer():
     words = [
         "relabel.scorer.l1.region=outside",
         "reward.scorer.vifi_clip.checkpoint=a/b",
-        "watch.held_out.ssim.against=target",
+        "monitor.held_out.ssim.against=target",
     ]
     assert override(values, words) == {
         "relabel": {"scorer": {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}},
         "reward": {"scorer": {"vifi_clip": {"checkpoint": "a/b"}}},
-        "watch": {"held_out": {"ssim": {"against": "target"}}},
+        "monitor": {"held_out": {"ssim": {"against": "target"}}},
     }
     with pytest.raises(ValueError, match=r"relabel\.scorer\.ssim\.against: scorer is a value"):
         override(values, ["relabel.scorer.ssim.against=target"])

@@ -50,7 +50,7 @@ def test_a_gpu_computes_in_bf16_where_it_has_units_for_it(has_units, monkeypatch
 
 
 def test_language_models_overflow_in_float16(standin_device):
-    assert devices.language_dtype() == torch.bfloat16
+    assert devices.llm_dtype() == torch.bfloat16
 
 
 def test_another_device_than_the_cpu_computes_in_bf16_whatever_the_cpu_knows(standin_device, monkeypatch):

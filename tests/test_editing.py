@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from skimage import data
 
-from rewardedit import EditConfig, editing, load_editor, load_scorer
+from rewardedit import SamplingConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
@@ -74,9 +74,9 @@ def test_an_edit_by_another_request_is_not_overwritten_unless_that_is_asked_for(
 
 
 def test_options_without_effect_are_refused(folder, tiny_editor, tmp_path, capsys):
-    words = [folder / "cat.png", "make it red", "--out", tmp_path / "out", "--score", "3"]
+    words = [folder / "cat.png", "make it red", "--out", tmp_path / "out", "--target-score", "3"]
     assert edit(*words, model=tiny_editor) == 2
-    assert "--score has no effect on" in capsys.readouterr().err
+    assert "--target-score has no effect on" in capsys.readouterr().err
 
 
 def test_an_edit_is_made_again_where_its_files_are_others(folder, tiny_editor, tmp_path):
@@ -278,10 +278,10 @@ def test_the_second_round_is_of_the_chosen_seed(tiny_editor, monkeypatch):
     monkeypatch.setattr(editing, "two_round_edit", lambda *a, **k: asked.append(k["seed"]) or rounds(*a, **k))
     editor = load_editor(tiny_editor)
     source = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    settings = EditConfig(1)
+    settings = SamplingConfig(1)
     third = editor(source, ["make it red"], [9], settings=settings)
     judge = load_scorer(lambda batch: -(batch.edited - third).abs().mean((1, 2, 3)))
-    config = editing.JobConfig("x", settings, seed=7, best_of=3, mask="auto")
+    config = editing.EditRunConfig("x", settings, seed=7, best_of=3, mask="auto")
     editing._turn(editor, judge, source, "make it red", config, editing.open_masks("auto", "cpu"))
     assert asked == [9]
 
@@ -360,7 +360,10 @@ def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
         ([folder / "dog.png", "make it red"], "dog.png: no such file"),
         ([folder / "cat.png", "make it red", "--mask", tmp_path / "none.png"], "none.png: no such file"),
         ([folder / "cat.png", "make it red", "--best-of", "0"], "best-of: expected at least 1"),
-        ([folder / "cat.png", "make it red", "--score", "11"], "score: expected a number from 0 to 10"),
+        (
+            [folder / "cat.png", "make it red", "--target-score", "11"],
+            "target-score: expected a number from 0 to 10",
+        ),
         ([folder / "cat.png", "make it red", "--scorer", "nonsense"], "no scorer named 'nonsense'"),
     ):
         # It is told before the editor, of which there is none, is loaded.

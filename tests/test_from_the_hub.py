@@ -1,4 +1,4 @@
-"""Uploads by `rewardedit share` load completely by their hub name; here offline, from the hub's cache."""
+"""Uploads by `rewardedit push` load completely by their hub name; here offline, from the hub's cache."""
 
 import shutil
 from dataclasses import replace
@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rewardedit import RewardScale, load_editor, load_scorer
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, save_editor
 from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
 from rewardedit.scorers.adiee_head import HEAD, AdieeSettings
@@ -42,7 +42,7 @@ def test_a_reward_conditioned_pipeline_has_its_prompt_embedding_and_settings(cac
     prompt = PRESETS["learned"](RewardScale((0.0, 0.5, 1.0)))
     embedding = RewardEmbedding(len(prompt.words), editor.pipe.text_encoder.config.hidden_size)
     torch.nn.init.normal_(embedding.vectors.weight)
-    own = replace(editor, settings=EditConfig(3, 2.0, 1.25), prompt=prompt, embedding=embedding)
+    own = replace(editor, settings=SamplingConfig(3, 2.0, 1.25), prompt=prompt, embedding=embedding)
     save_editor(own, tmp_path / "pipeline")
     cache(tmp_path / "pipeline")
     found = load_editor(NAME)

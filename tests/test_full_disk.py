@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from rewardedit.cli import main
-from rewardedit.cli.terminal import full_disk
+from rewardedit.cli.terminal import disk_full_message
 from rewardedit.files import join_arrays, write_json
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.outputs import Output, write_outputs
@@ -69,7 +69,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share, whol
 
 def test_a_file_that_may_not_grow_is_told_alike(tmp_path, capsys):
     """A limit on file sizes replaces a full disk, for machines on which no disk can be mounted."""
-    words = ["score", "name=shapes", "rows=200", "size=16", "--scorer", "l1", "--out"]
+    words = ["score", "name=shapes", "limit=200", "size=16", "--scorer", "l1", "--out"]
     out = tmp_path / "scores.parquet"
     with no_room():
         assert main([*words, str(out)]) == 2
@@ -92,7 +92,7 @@ def test_what_numpy_says_of_a_full_disk_is_told_alike(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert full.value.errno is None
-    told = full_disk(full.value, "runs/own")
+    told = disk_full_message(full.value, "runs/own")
     assert told is not None
     assert "no space left for runs/own" in told
 
@@ -115,7 +115,7 @@ def texts(number: int, path: Path) -> None:
 def test_a_shard_that_finds_no_room_leaves_nothing_and_is_made_when_there_is_some(make, tmp_path):
     with no_room(), pytest.raises(Exception) as full:  # noqa: PT011
         stage(tmp_path / "s", {}, make, 1)
-    assert full_disk(full.value, str(tmp_path)) == FULL.format(tmp_path).removeprefix("rewardedit: ")
+    assert disk_full_message(full.value, str(tmp_path)) == FULL.format(tmp_path).removeprefix("rewardedit: ")
     assert [path.name for path in (tmp_path / "s").iterdir()] == ["making.json"]
     assert stage(tmp_path / "s", {}, make, 1)[0].exists()
 
@@ -128,7 +128,7 @@ def test_arrays_that_find_no_room_together_are_joined_when_there_is_some(tmp_pat
         stage(tmp_path / "s", {}, arrays, 3, finish=stop)
     with no_room(40_000), pytest.raises(OSError, match="too large") as full:
         stage(tmp_path / "s", {}, arrays, 3, finish=join)
-    assert full_disk(full.value, str(tmp_path)) is not None
+    assert disk_full_message(full.value, str(tmp_path)) is not None
     assert not list(tmp_path.rglob("*.partial"))
     stage(tmp_path / "s", {}, arrays, 3, finish=join)
     assert np.load(tmp_path / "s" / "all.npy").shape == (192, 128)

@@ -191,7 +191,7 @@ NAMES = [
     "reward",
     "evaluate",
     "variants",
-    "watch",
+    "monitor",
     "lr",
     "rows",
     "scorer",
@@ -225,7 +225,9 @@ def test_recipes(cases):
 
 
 JUNK = st.one_of(
-    st.text(string.printable, max_size=12), PATHS, st.sampled_from(["name=shapes", "rows=2", "rows=x", "a=b"])
+    st.text(string.printable, max_size=12),
+    PATHS,
+    st.sampled_from(["name=shapes", "limit=2", "limit=x", "a=b"]),
 )
 SCORERS = st.one_of(st.sampled_from(["l1", "ssim", "l1:0.5,ssim:0.5", "{l1: {region: inside}}"]), JUNK)
 OPTIONS = st.one_of(
@@ -245,11 +247,11 @@ def test_command_lines(cases, capsys):
         (folder / "a.png").write_bytes(image)
         argv = [command, *words, *(word for option in options for word in option)]
         if command == "score" and "name=shapes" in words:
-            argv.append("rows=2")  # of 10,000
+            argv.append("limit=2")  # of 10,000
         if command == "train":
             argv = ["train", *(words or ["quickstart"]), "--dry-run"]
         if command == "relabel":
-            argv += ["data.rows=2", "relabel.scorer=l1", "relabel.scale=range", "--out", "out"]
+            argv += ["data.limit=2", "relabel.scorer=l1", "relabel.scale=range", "--out", "out"]
         try:
             code = main(argv)
         except SystemExit as stopped:  # argparse's own refusal

@@ -32,7 +32,7 @@ def run(recipe: str, folder, *words: str) -> None:
 
 def test_quickstart_trains_and_is_evaluated(tmp_path):
     words = [
-        "data.rows=32",
+        "data.limit=32",
         "evaluate.n=14",
         "evaluate.val_n=14",
         "evaluate.num_inference_steps=[1]",
@@ -49,7 +49,7 @@ def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
         f"base={narrow_sd15}",
         "evaluate=null",
         "variants=[conditioned]",
-        "data.rows=8",
+        "data.limit=8",
         "train.optimizer=adamw",
     ]
     words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.mixed_precision={precision}"]
@@ -69,17 +69,17 @@ def test_reward_feedback_learning(tmp_path):
     words = [
         "evaluate=null",
         "variants=[refl, draft_1]",
-        "data.rows=8",
+        "data.limit=8",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0,1]",
-        "watch.n=4",
+        "monitor.n=4",
     ]
     run("shapes/refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
     assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
 
 
 def test_a_resumed_run_goes_on(tmp_path):
-    words = ["data.rows=32", "evaluate=null", "train.checkpoint_every=1"]
+    words = ["data.limit=32", "evaluate=null", "train.checkpoint_every=1"]
     run("quickstart", tmp_path / "run", *words)
     left = {path.name: path for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert len(left) == 2
@@ -90,7 +90,7 @@ def test_a_resumed_run_goes_on(tmp_path):
 
 
 def test_vifi_clip(tmp_path):
-    run("shapes/vifi-clip", tmp_path / "run", "data.rows=16", "held_out.rows=7")
+    run("shapes/vifi-clip", tmp_path / "run", "data.limit=16", "held_out.limit=7")
     assert load_scorer("vifi_clip", checkpoint=str(tmp_path / "run" / "scorer"))
 
 

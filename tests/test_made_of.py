@@ -13,14 +13,14 @@ from rewardedit import scoring
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import main
 from rewardedit.data import datasets
-from rewardedit.data.digests import input_digests
+from rewardedit.data.digests import file_digests
 from rewardedit.scorers import Scorer, WeightedSum, load_scorer
 from rewardedit.scorers.load import scorer_fingerprints
 from rewardedit.scorers.vlm_judge import VlmJudge
 from tests.scorers.test_vlm_judge import Handler, completion, served
 
 HUB_NAME = "me/judge"
-ROWS = ["name=shapes", "rows=3", "size=32"]
+ROWS = ["name=shapes", "limit=3", "size=32"]
 TOLD = {"model", "endpoint", "model_hash", "seed", "criteria", "apart", "prompt_hash", "decoding"}
 
 
@@ -134,16 +134,16 @@ def test_scorers_without_a_fingerprint_are_not_loaded_for_it_and_leave_no_file(t
 
 def test_what_stands_beside_scores_is_no_input_of_them(tmp_path):
     (tmp_path / "data.txt").write_text("what is read")
-    before = input_digests({"path": str(tmp_path)}, tmp_path / "scores.parquet")
+    before = file_digests({"path": str(tmp_path)}, tmp_path / "scores.parquet")
     (tmp_path / "scores.parquet.made_of.json").write_text("{}")
-    assert input_digests({"path": str(tmp_path)}, tmp_path / "scores.parquet") == before
-    assert input_digests({"path": str(tmp_path)}) != before
+    assert file_digests({"path": str(tmp_path)}, tmp_path / "scores.parquet") == before
+    assert file_digests({"path": str(tmp_path)}) != before
 
 
 def test_scores_by_other_weights_of_one_name_are_not_gone_on_with(
     on_the_hub, tmp_path, monkeypatch, capsys, short_shards
 ):
-    rows = ["name=shapes", "rows=66", "size=32"]
+    rows = ["name=shapes", "limit=66", "size=32"]
     out = tmp_path / "scores.parquet"
     words = ["score", *rows, "--scorer", judged_by(HUB_NAME), "--out", str(out)]
     with monkeypatch.context() as patch:
@@ -220,7 +220,7 @@ def test_what_was_asked_before_an_interruption_counts_too(
     server, tmp_path, monkeypatch, capsys, short_shards
 ):
     """64 rows are kept; the last two are judged in vain, and again."""
-    rows = ["name=shapes", "rows=66", "size=32"]
+    rows = ["name=shapes", "limit=66", "size=32"]
     out = tmp_path / "scores.parquet"
     words = ["score", *rows, "--scorer", "vlm_judge", "--checkpoint", f"{server}#m", "--out", str(out)]
     with monkeypatch.context() as patch:
@@ -324,7 +324,7 @@ def test_a_key_in_a_setting_is_refused_before_it_is_written_or_told(options, mor
 
 def test_a_training_whose_labels_are_broken_off_says_what_they_cost(server, tmp_path, capfd):
     out = tmp_path / "run"
-    words = ["train", "quickstart", "data.rows=14", "data.size=32", "candidates=null", "--out", str(out)]
+    words = ["train", "quickstart", "data.limit=14", "data.size=32", "candidates=null", "--out", str(out)]
     words += [f"relabel.scorer={judged_by(f'{server}#m')}", "relabel.scale=range", "train.tracker=none"]
     Handler.reply = staticmethod(has_credit_for(9))
     assert main(words) == 1
@@ -334,7 +334,7 @@ def test_a_training_whose_labels_are_broken_off_says_what_they_cost(server, tmp_
 
 def test_a_training_says_what_its_labels_and_its_evaluation_asked(server, tiny_editor, tmp_path, capfd):
     out = tmp_path / "run"
-    words = ["train", "quickstart", f"base={tiny_editor}", "data.rows=14", "data.size=32", "candidates=null"]
+    words = ["train", "quickstart", f"base={tiny_editor}", "data.limit=14", "data.size=32", "candidates=null"]
     words += [f"relabel.scorer={judged_by(f'{server}#m')}", "relabel.scale=range", "train.max_steps=1"]
     words += ["train.batch_size=2", "train.lr_warmup_steps=1", "train.tracker=none", "variants=[conditioned]"]
     words += ["evaluate.n=7", "evaluate.val_n=7", "evaluate.num_inference_steps=[1]"]

@@ -19,11 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardedit import EditBatch, EditConfig, EditSample, Scorer, best_of_n, load_scorer
+from rewardedit import EditBatch, EditSample, SamplingConfig, Scorer, best_of_n, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import Editor
-from rewardedit.editing import Job, JobConfig, run_jobs
+from rewardedit.editing import EditJob, EditRunConfig, run_edits
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.scoring import read_shards, score_rows
 from tests.models import tiny_pipeline
@@ -206,7 +206,7 @@ def of_a_row(image: Any) -> Any:
 def editor() -> Editor:
     pipe = tiny_pipeline()
     pipe.set_progress_bar_config(disable=True)
-    return Editor(pipe, EditConfig(1))
+    return Editor(pipe, SamplingConfig(1))
 
 
 @sizes
@@ -228,7 +228,7 @@ MODES = st.sampled_from(["RGB", "L", "1", "RGBA", "P", "I;16", "I", "F"])
 @sizes
 def test_edits_of_files(times, editor, tmp_path):
     scorer = load_scorer("l1")
-    config = JobConfig("own", EditConfig(1), scorer="l1", size=16)
+    config = EditRunConfig("own", SamplingConfig(1), scorer="l1", size=16)
     weights = editor.pipe.vae.decoder.conv_out.bias
 
     def property_of(case: tuple[str, int, int, str, str, bool]) -> None:
@@ -240,9 +240,9 @@ def test_edits_of_files(times, editor, tmp_path):
             kept = weights.clone()
             if overflows:
                 weights.fill_(torch.nan)
-            job = Job(id, folder / f"in.{suffix}", (text,))
+            job = EditJob(id, folder / f"in.{suffix}", (text,))
             with one_clear_error():
-                failed = run_jobs(editor, scorer, [job], config, folder / "out")
+                failed = run_edits(editor, scorer, [job], config, folder / "out")
                 assert set(failed) <= {id}
                 assert not overflows or failed
                 records = list((folder / "out").glob("*.json"))

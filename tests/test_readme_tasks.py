@@ -25,7 +25,7 @@ FEW = [
     "train.mixed_precision=no",
     "reward.num_inference_steps=[1]",
     "reward.stop_before_end=[0,0]",
-    "watch.num_inference_steps=1",
+    "monitor.num_inference_steps=1",
 ]
 SHORT = [
     *FEW,
@@ -33,13 +33,13 @@ SHORT = [
     "train.micro_batch_size=8",
     "train.validate_every=0",
     "train.checkpoint_every=2",
-    "watch.n=2",
+    "monitor.n=2",
     "evaluate.n=8",
     "evaluate.val_n=4",
     "evaluate.num_inference_steps=[1]",
     "evaluate.guidance_scale=[2.0]",
 ]
-CHEAT = [*FEW, "train.max_steps=20", "watch.n=32"]
+CHEAT = [*FEW, "train.max_steps=20", "monitor.n=32"]
 OFFLINE = (ROOT / "docs" / "offline-world.md").read_text()
 
 
@@ -148,7 +148,7 @@ def test_a_training_that_cheats_gets_a_red_flag(here):
     flag = re.search(r"red flag at step 20: (.*)", said)
     assert flag
     assert "edits that fade into their sources" in flag[1]
-    watched = json.loads(Path("runs/hacked/watch.json").read_text())["looks"]
+    watched = json.loads(Path("runs/hacked/monitor.json").read_text())["checks"]
     assert watched[-1]["l1"] > watched[0]["l1"], "the reward has risen"
     assert watched[-1]["flag"] == flag[1]
-    assert "edits that fade into their sources" in Path("runs/hacked/watch.html").read_text()
+    assert "edits that fade into their sources" in Path("runs/hacked/monitor.html").read_text()

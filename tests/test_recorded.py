@@ -324,7 +324,7 @@ def test_a_bound_that_does_not_hold_is_told(path, bound):
 
 
 def test_the_editor_asks_for_the_number_of_steps_that_is_best():
-    kept = json.loads((Path(resolve_model("shapes/editor")) / "editing.json").read_text())
+    kept = json.loads((Path(resolve_model("shapes/editor")) / "sampling.json").read_text())
     assert kept["num_inference_steps"] == recorded("shapes-editor")["best_steps"]
 
 

@@ -184,7 +184,7 @@ class Unbounded(Scorer):
 
 
 def test_labels_are_not_taken_for_those_of_other_weights(tmp_path, monkeypatch):
-    data = DataConfig(name="shapes", rows=6, size=16)
+    data = DataConfig(name="shapes", limit=6, size=16)
     rows = open_rows(data)
     labels = relabel(RelabelConfig({"clip_t": {"checkpoint": "shapes/clip"}}), rows, data, tmp_path).label
     assert (
@@ -229,12 +229,12 @@ def test_candidates_are_not_taken_for_those_of_another_table_or_editor(tiny_edit
     ask("make it red")
     with pytest.raises(ValueError, match=r"made with other settings: files\..*rows\.jsonl"):
         ask("make it blue")
-    packaged = replace(config, editors=("shapes/editor",))
+    packaged_models = replace(config, editors=("shapes/editor",))
     shutil.rmtree(tmp_path / "candidates")
-    ask("make it red", packaged)
+    ask("make it red", packaged_models)
     monkeypatch.setattr(candidates, "fingerprints", lambda names: dict.fromkeys(names, "another"))
     with pytest.raises(ValueError, match=r"made with other settings: models\.shapes/editor"):
-        ask("make it red", packaged)
+        ask("make it red", packaged_models)
 
 
 def test_the_packaged_models_of_a_scorer_are_known(tmp_path):

@@ -26,7 +26,7 @@ from rewardedit.shapes import Shapes
 class MaskArea(Scorer):
     """Number of pixels in the mask."""
 
-    needs = frozenset({"mask"})
+    required_fields = frozenset({"mask"})
 
     def score(self, batch, prepared):
         return Scores.make(batch.mask.sum((1, 2, 3)))
@@ -219,9 +219,9 @@ def test_a_brushed_mask_is_where_it_is_transparent(pair, tmp_path, capsys):
     [
         (["a.png", "b.png"], "expected SOURCE EDITED"),
         (["a.png", "b.png", "make it blue"], "no such file"),
-        (["name=shapes", "rows=2", "--out", "x.txt"], "ends in .parquet, .json, .jsonl, .csv"),
-        (["name=shapes", "rows=2", "--heatmap", "x.png"], "expected one edit and one scorer"),
-        (["name=shapes", "rows=2", "--scorer", "clip_x"], "no scorer named"),
+        (["name=shapes", "limit=2", "--out", "x.txt"], "ends in .parquet, .json, .jsonl, .csv"),
+        (["name=shapes", "limit=2", "--heatmap", "x.png"], "expected one edit and one scorer"),
+        (["name=shapes", "limit=2", "--scorer", "clip_x"], "no scorer named"),
         (["a.png", "b.png", "make it blue", "--size", "0"], "--size: expected at least 1"),
     ],
 )
@@ -334,7 +334,7 @@ def short_shards(monkeypatch):
 
 
 def test_an_interrupted_scoring_goes_on_with_the_same_command(tmp_path, monkeypatch, short_shards):
-    words = ["score", "name=shapes", "rows=150", "size=16", "--scorer", "l1", "--out"]
+    words = ["score", "name=shapes", "limit=150", "size=16", "--scorer", "l1", "--out"]
     assert main([*words, str(tmp_path / "whole.parquet")]) == 0
     out = tmp_path / "scores.parquet"
     scored: list[int] = []
@@ -416,7 +416,7 @@ def test_of_selected_rows_one_that_cannot_be_read_is_known_by_its_number_in_the_
     rows = [good] * 5 + [{**good, "edited": "broken.png"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "scores.parquet"
-    words = ["name=table", f"path={tmp_path}", "first=2", "size=16", "--scorer", "l1", "--out", str(out)]
+    words = ["name=table", f"path={tmp_path}", "offset=2", "size=16", "--scorer", "l1", "--out", str(out)]
     assert main(["score", *words]) == 0
     assert [row["id"] for row in pq.read_table(out).to_pylist()] == ["2", "3", "4", "5"]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rewardedit import EditConfig, EditSample, Scorer, best_of_n, load_editor, load_scorer
+from rewardedit import EditSample, SamplingConfig, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.images import to_pil
 from rewardedit.selection import Selection
@@ -118,7 +118,7 @@ def test_candidates_are_those_of_the_seeds_that_were_asked_for(editor, sample):
 
 def test_images_of_the_best_alone_stay_in_memory(editor, sample):
     """Images of thousands of candidates would fill the memory."""
-    settings = EditConfig(2, 1.75, 1.0)
+    settings = SamplingConfig(2, 1.75, 1.0)
     asked = (editor, load_scorer("l1"), sample.source, sample.instruction)
     every = best_of_n(*asked, n=5, settings=settings, batch_size=2)
     found = best_of_n(*asked, n=5, settings=settings, batch_size=2, keep=2)

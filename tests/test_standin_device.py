@@ -20,14 +20,14 @@ from rewardedit import (
     two_round_edit,
 )
 from rewardedit.cli import main
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.training import loop
 from rewardedit.training.checkpoints import checkpoints
-from rewardedit.training.small import SmallTrainConfig, fit
+from rewardedit.training.fit import SmallTrainConfig, fit
 from tests import standin
 
 SHORT = [
-    "data.rows=14",
+    "data.limit=14",
     "data.size=32",
     "train.max_steps=2",
     "train.batch_size=2",
@@ -131,11 +131,11 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
 
 def test_a_scorer_trains(standin_device, tmp_path):
     words = [
-        "data.rows=14",
+        "data.limit=14",
         "train.max_steps=2",
         "train.batch_size=2",
         "train.lr_warmup_steps=1",
-        "held_out.rows=14",
+        "held_out.limit=14",
         "size=32",
     ]
     assert main(["train", "shapes/vifi-clip", *words, "--out", str(tmp_path / "run")]) == 0
@@ -186,20 +186,20 @@ def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_edit
     ]
     words += [
         "reward.stop_before_end=[0, 1]",
-        "watch.n=2",
-        "watch.num_inference_steps=1",
+        "monitor.n=2",
+        "monitor.num_inference_steps=1",
         "train.validation_rows=1",
         "reward.gradient_checkpointing=[vae, scorer]",
         "train.lora_rank=2",
         "reward.reference_weight=0.1",
     ]
     assert main(["train", "shapes/refl", *words, "--out", str(out)]) == 0
-    assert len(json.loads((out / "watch.json").read_text())["sweep"]) == 5
+    assert len(json.loads((out / "monitor.json").read_text())["sweep"]) == 5
 
 
 def test_rows_are_labelled(standin_device, tmp_path):
     assert (
-        main(["relabel", "data.rows=14", "relabel.scorer=clip_d:0.7,ssim:0.3", "--out", str(tmp_path)]) == 0
+        main(["relabel", "data.limit=14", "relabel.scorer=clip_d:0.7,ssim:0.3", "--out", str(tmp_path)]) == 0
     )
 
 
@@ -215,9 +215,9 @@ def test_a_picture_is_edited_in_half_precision(
     options, dtype, standin_device, tiny_editor, photo, tmp_path, monkeypatch
 ):
     editors = []
-    run_jobs = editing.run_jobs
+    run_edits = editing.run_edits
     monkeypatch.setattr(
-        editing, "run_jobs", lambda editor, *others: editors.append(editor) or run_jobs(editor, *others)
+        editing, "run_edits", lambda editor, *others: editors.append(editor) or run_edits(editor, *others)
     )
     words = [
         "edit",
@@ -255,7 +255,7 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(standin_device)
     source = torch.rand(1, 3, 32, 32)
     instruction = ["make it red"]
-    settings = EditConfig(2)
+    settings = SamplingConfig(2)
     assert best_of_n(editor, scorer, source[0], instruction[0], 2, settings=settings).scores.valid.all()
     with mask_guidance(editor.pipe, torch.ones(1, 1, 32, 32).tril()):
         editor(source, instruction, [0], settings=settings)

@@ -19,7 +19,7 @@ def store():
 
 
 def test_a_data_set_is_labelled_into_a_store_as_into_a_folder(store, tmp_path):
-    words = ["relabel", "data.rows=40", "relabel.scorer=l1", "relabel.batch_size=1", "--out"]
+    words = ["relabel", "data.limit=40", "relabel.scorer=l1", "relabel.batch_size=1", "--out"]
     assert main([*words, str(tmp_path / "out")]) == 0
     assert main([*words, "memory://bucket/out"]) == 0
     names = sorted(path.name for path in (tmp_path / "out" / "relabelled").iterdir())
@@ -32,7 +32,7 @@ def test_a_data_set_is_labelled_into_a_store_as_into_a_folder(store, tmp_path):
 
 
 def test_scores_are_written_into_a_store(store, tmp_path):
-    words = ["score", "name=shapes", "rows=3", "--scorer", "l1", "--out"]
+    words = ["score", "name=shapes", "limit=3", "--scorer", "l1", "--out"]
     assert main([*words, str(tmp_path / "scores.parquet")]) == 0
     assert main([*words, "memory://bucket/scores.parquet"]) == 0
     assert store.ls("/bucket", detail=False) == ["/bucket/scores.parquet"]
@@ -70,5 +70,5 @@ def test_what_other_processes_write_is_seen():
 
 
 def test_a_store_whose_package_is_missing_is_told(capsys):
-    assert main(["score", "name=shapes", "rows=2", "--scorer", "l1", "--out", "s3://bucket/x.parquet"]) == 2
+    assert main(["score", "name=shapes", "limit=2", "--scorer", "l1", "--out", "s3://bucket/x.parquet"]) == 2
     assert "s3fs" in capsys.readouterr().err

@@ -9,10 +9,10 @@ images, which {name: labelled, path: RUN/rows} reads).
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers for
 another encoder; half of the sources, targets and turns pass through the autoencoder, whose traces would
 otherwise distinguish them from methods' outputs; there are additional kinds of failed edits, targets with
-damages of known strength (`rules.damaged`), and labels of outputs by their distance from the target
-(`rules.unreached`); images are mirrored or rotated only if no text mentions a direction; rows of one source
-image share a `source_id`, by which they are split. `rules.preset=paper` uses the paper's threshold and
-leaves the additions out.
+damages of known strength (`rules.damages_per_target`), and labels of outputs by their distance from the
+target (`rules.distance_to_target`); images are mirrored or rotated only if no text mentions a direction; rows
+of one source image share a `source_id`, by which they are split. `rules.preset=paper` uses the paper's
+threshold and leaves the additions out.
 
 Command: rewardedit train magicbrush-adiee-data
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, row_shards, source_ids
-from rewardedit.data.bad_rows import OnlyThese, require_few, require_share
+from rewardedit.data.bad_rows import SelectedRows, require_few, require_share
 from rewardedit.data.datasets import SHARD_BATCHES, images_of, require_alike
 from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
 from rewardedit.data.magicbrush import warn_of_benchmarks
@@ -37,21 +37,35 @@ from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
 from rewardedit.language.vlm import require_vlm
 from rewardedit.models import EDITOR
-from rewardedit.processes import processes, say
-from rewardedit.stages.lazy import Once
+from rewardedit.processes import print_on_main, processes
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
-from rewardedit.synthesis.counts import of_captions, of_outputs, of_sources, plan_lines, summary, unet_calls
+from rewardedit.synthesis.counts import (
+    caption_failures,
+    output_failures,
+    plan_lines,
+    source_failures,
+    summary,
+    unet_calls,
+)
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
 from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
-from rewardedit.synthesis.measured import FIELDS, MeasureConfig, Outputs, measure, own_images, read_measured
+from rewardedit.synthesis.measured import (
+    FIELDS,
+    MeasureConfig,
+    Outputs,
+    measure_edits,
+    own_images,
+    read_measured,
+)
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import plan_of, plan_sampling
-from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine, read_json_file
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error, read_json_file
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
@@ -61,7 +75,7 @@ class Config:
     """Rows, editing methods and rules that make a labelled data set."""
 
     name: str  # name of the run and of its folder in runs/
-    # rows to edit, as data sets under names of your choice; all have the size and the policy of the first
+    # rows to edit, as data sets under names of your choice; all have the size and the resizing of the first
     data: dict[str, DataConfig] = field(default_factory=dict)
     methods: dict[str, MethodConfig] = field(default_factory=dict)  # editing methods by name
     # captioner of rows without captions, which methods with prompts need; None: only the rows' own captions
@@ -90,9 +104,10 @@ class Config:
             raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}
         for name, own in self.data.items():
-            if own.hold_out and (own.name, own.path) in in_a_row:
+            if own.holdout_sources and (own.name, own.path) in in_a_row:
                 raise ValueError(
-                    f"data.{name}.hold_out: sequences of the same data set would bring these images back"
+                    f"data.{name}.holdout_sources: sequences of the same data set would bring these images "
+                    f"back"
                 )
         require_share(self.bad_rows)
 
@@ -129,7 +144,7 @@ def require_captions(config: Config, rows: Rows) -> None:
     """
     own = config.rules
     strong = any(method.grade == "strong" for method in config.methods.values())
-    if config.captions is not None or own.clip_d is not None or own.unreached or not strong:
+    if config.captions is not None or own.clip_d is not None or own.distance_to_target or not strong:
         return
     for number in range(len(rows)):
         with suppress(ValueError, OSError):  # an unreadable row
@@ -137,7 +152,7 @@ def require_captions(config: Config, rows: Rows) -> None:
                 return
     raise ValueError(
         "rules: outputs of strong methods are labelled by CLIP-D, for which no row has captions; give "
-        "captions, rules.clip_d, rules.unreached, or other grades of the methods"
+        "captions, rules.clip_d, rules.distance_to_target, or other grades of the methods"
     )
 
 
@@ -164,7 +179,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if config.captions is not None:
         rows = write_captions(config.captions, rows, data, folder / "captions", made_of)
         made_of = {**made_of, "captions": config.captions}
-        uncaptioned = of_captions(list(rows.paths))
+        uncaptioned = caption_failures(list(rows.paths))
         require_few_skipped(config, folder, len(rows), uncaptioned)
         require_captioned(uncaptioned, len(rows))
 
@@ -173,13 +188,15 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     for name, method in config.methods.items():
         own = folder / "methods" / name
         outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, made_of)
-        require_few_skipped(config, folder, len(rows), of_outputs(outputs), uncaptioned)
+        require_few_skipped(config, folder, len(rows), output_failures(outputs), uncaptioned)
         spent()
 
     # Measurements for the rules.
     made_of = {**made_of, "methods": config.methods, "seed": config.seed}
-    measured = measure(config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size)
-    without_image = [*of_outputs(outputs), *of_sources(measured)]
+    measured = measure_edits(
+        config.measure, rows, data, outputs, made_of, folder / "measured", config.batch_size
+    )
+    without_image = [*output_failures(outputs), *source_failures(measured)]
     require_few_skipped(config, folder, len(rows), without_image, uncaptioned)
     spent()
 
@@ -215,11 +232,11 @@ def all_source_ids(config: Config) -> list[str]:
     return ids
 
 
-def source_names(config: Config, folder: Path) -> Once[list[str]]:
+def source_names(config: Config, folder: Path) -> Lazy[list[str]]:
     """Result of `all_source_ids`, computed once for all processes."""
     made = {"data": config.data}
     (path,) = stage(folder, made, lambda _, path: write_json(path, all_source_ids(config)), name="{}.json")
-    return Once(lambda: read_json_file(path))
+    return Lazy(lambda: read_json_file(path))
 
 
 def require_few_skipped(
@@ -260,7 +277,7 @@ def label_rows(
     data = images_of(config.data)
     names = source_names(config, folder.parent / "sources")
 
-    @Once
+    @Lazy
     def labelling() -> Labelling:
         methods = config.methods.items()
         grades = {name: method.grade for name, method in methods}
@@ -309,7 +326,7 @@ def label_part(
     found: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
     for part in read_rows(
-        OnlyThese(rows, known), images_of(config.data), config.batch_size, first, (*FIELDS, "mask")
+        SelectedRows(rows, known), images_of(config.data), config.batch_size, first, (*FIELDS, "mask")
     ):
         gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
         skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
@@ -333,9 +350,9 @@ def label_sequences(
         try:
             sequence = sequences[number]
             source = f"{name}:{sequence.source_id or sequence.id}"
-            found += sequence_rows(sequence, number, source, data.size, data.policy, labelling)
+            found += sequence_rows(sequence, number, source, data.size, data.resize, labelling)
         except CONTENT_ERRORS as error:
-            if is_of_the_machine(error):
+            if is_system_error(error):
                 raise
             skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})
     return found, skipped
@@ -350,4 +367,4 @@ def autoencoder(name: str) -> Reconstruct:
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Makes the data set and prints where it is."""
     out = train(config, folder, resume)
-    say(f"labelled rows are in {out}; a recipe takes them as data, {{name: labelled, path: {out}}}")
+    print_on_main(f"labelled rows are in {out}; a recipe takes them as data, {{name: labelled, path: {out}}}")

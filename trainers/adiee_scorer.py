@@ -34,19 +34,19 @@ from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, Prompts, add_token, add_words
 from rewardedit.training import run
-from rewardedit.training.ahead import ReadAhead
 from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
-from rewardedit.training.labels import all_labels, measure, require_axes, require_label
+from rewardedit.training.labels import all_labels, evaluate_scorer, require_axes, require_label
 from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
+from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.score_token import losses
 from rewardedit.training.scorer_estimate import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.shared_images import (
+    group_by_edit,
     require_clean_parts,
     require_shared_images,
-    rows_by_edit,
-    with_its_edit,
+    rows_of_same_edit,
 )
 from rewardedit.training.vlm_lora import Embeddings, wrap_lora
 
@@ -71,7 +71,7 @@ class TrainConfig(LoopConfig):
     text_weight: float = 1.0  # weight of the answer's cross-entropy
     score_weight: float = 10.0  # weight of the score's error
     # weight of the score's error for labels of 5 or more; set it above 1 if most rows are failures
-    upper_weight: float = 1.0
+    positive_weight: float = 1.0
     gradient_checkpointing: bool = True  # gradient checkpointing of the language model
     mixed_precision: Precision = "bf16"
 
@@ -88,7 +88,7 @@ class Config:
     """Model, training rows and form of an ADIEE scorer."""
 
     name: str  # name of the run and of its folder in runs/
-    # rows with labels from 0 to 10, as made by `adiee_data`; names are free, size and policy must be the same
+    # rows with labels from 0 to 10, as made by `adiee_data`; names are free, size and resize must be the same
     data: dict[str, DataConfig]
     # hub name or folder of the model; a scorer with a fully trained language model keeps its token and head
     model: str = "llava-hf/llama3-llava-next-8b-hf"
@@ -98,8 +98,9 @@ class Config:
     layout: Layout = "pair"  # input: two images, or both side by side in one
     prompts: Prompts = "ours"  # wording of the four questions, ours or the paper's
     side: int | None = 512  # side in pixels to which images are stretched
-    token_like: str | None = None  # text whose last token initialises [SCORE]; None: the mean of all tokens
-    question_words: bool = False  # make tokens of words that a small model's tokenizer splits
+    # text whose last token initialises [SCORE]; None: the mean of all tokens
+    init_token_like: str | None = None
+    add_question_tokens: bool = False  # make tokens of words that a small model's tokenizer splits
     lora_rank: int | None = 8  # rank of the LoRA; None: train the whole language model
     # embeddings trained with a LoRA: all input and output embeddings, as in ADIEE, or the token's row only
     embeddings: Embeddings = "all"
@@ -115,8 +116,10 @@ class Config:
             raise ValueError(
                 "quantize: quantised weights cannot be trained; set lora_rank, or leave quantize out"
             )
-        if self.question_words and self.lora_rank is not None and self.embeddings == "token":
-            raise ValueError("question_words: their embeddings are to be trained too; set embeddings=all")
+        if self.add_question_tokens and self.lora_rank is not None and self.embeddings == "token":
+            raise ValueError(
+                "add_question_tokens: their embeddings are to be trained too; set embeddings=all"
+            )
 
 
 def plan(config: Config) -> list[str]:
@@ -171,8 +174,8 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     Args:
         folder: folder of the model; if it holds a scorer, training continues from its head.
     """
-    number = add_token(vlm.model, vlm.processor, config.token_like)
-    if config.question_words:
+    number = add_token(vlm.model, vlm.processor, config.init_token_like)
+    if config.add_question_tokens:
         add_words(vlm.model, vlm.processor, config.layout)
     # Store a folder's full path: the adapter may be loaded from elsewhere.
     own = config.model not in NAMES and Path(config.model).is_dir()
@@ -236,7 +239,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             with loop.accumulate():
                 with loop.autocast():
                     text, score = losses(
-                        scorer, batch, labels, questions, config.compat, per_edit, config.train.upper_weight
+                        scorer,
+                        batch,
+                        labels,
+                        questions,
+                        config.compat,
+                        per_edit,
+                        config.train.positive_weight,
                     )
                     loss = config.train.text_weight * text + config.train.score_weight * score
                 loop.backward(loss, ids)
@@ -255,7 +264,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if held_out is not None and config.held_out is not None:
             saved = _as_loaded(scorer, adapter, folder / "scorer")
             with loop.autocast():
-                metrics |= measure(saved, held_out, config.held_out, shares(config)[0].stop)
+                metrics |= evaluate_scorer(saved, held_out, config.held_out, shares(config)[0].stop)
         write_json(folder / "metrics.json", metrics)
     return folder / "scorer"
 
@@ -315,17 +324,17 @@ def shares(config: Config) -> list[slice]:
     return [slice(first, first + size) for first in range(0, share, size)]
 
 
-def read_steps(config: Config, rows: Rows, usable: list[int]) -> ReadAhead[list[tuple]]:
+def read_steps(config: Config, rows: Rows, usable: list[int]) -> Prefetcher[list[tuple]]:
     """Reads the steps ahead, by `read_step`."""
-    same = rows_by_edit(rows, usable) if config.train.questions_per_edit > 1 else None
-    return ReadAhead(lambda step: read_step(config, rows, usable, step, same), config.train.max_steps)
+    same = group_by_edit(rows, usable) if config.train.questions_per_edit > 1 else None
+    return Prefetcher(lambda step: read_step(config, rows, usable, step, same), config.train.max_steps)
 
 
 def read_step(
     config: Config, rows: Rows, usable: list[int], step: int, same: list[list[int]] | None = None
 ) -> list[tuple]:
     """This process's micro-batches of a step, from the usable rows: edits, labels (b, axes) with NaN for
-    missing ones, ids and question numbers. `same`: result of `rows_by_edit`, for several questions per edit.
+    missing ones, ids and question numbers. `same`: result of `group_by_edit`, for several questions per edit.
     """
     state = processes()
     share = config.train.batch_size // state.num_processes
@@ -334,7 +343,7 @@ def read_step(
     per_edit = config.train.questions_per_edit
     chosen = batch_rows(len(usable), config.train.batch_size // per_edit, step, config.train.seed).tolist()
     if same is not None:
-        chosen = [row for i in chosen for row in with_its_edit(i, same[i], per_edit, generator)]
+        chosen = [row for i in chosen for row in rows_of_same_edit(i, same[i], per_edit, generator)]
     own = slice(state.process_index * share, (state.process_index + 1) * share)
     local, questions = chosen[own], asked[own].tolist()
     images = images_of(config.data)
@@ -342,7 +351,7 @@ def read_step(
     for part in shares(config):
         samples = [rows[usable[i]] for i in local[part]]
         labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
-        batch = collate(samples, require_size(images), images.policy, fields=())
+        batch = collate(samples, require_size(images), images.resize, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
 

@@ -24,7 +24,7 @@ from rewardedit.extras import install_command
 from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.language.vlm import load_vlm, require_vlm, reserved_tokens, without
-from rewardedit.processes import say
+from rewardedit.processes import print_on_main
 from rewardedit.synthesis.captions import Prompts, first_question, said, second_question
 from rewardedit.training import run
 from rewardedit.training.stopping import Stopped, StopRequest, stop_request
@@ -98,7 +98,7 @@ def examples(
         row = rows[i]
         assert row.source_caption is not None
         assert row.target_caption is not None
-        image = to_pil(fit(to_tensor(row.source, 3)[None], require_size(data), data.policy)[0])
+        image = to_pil(fit(to_tensor(row.source, 3)[None], require_size(data), data.resize)[0])
         instruction = without(reserved, row.instruction)
         before = without(reserved, row.source_caption)
         after = without(reserved, row.target_caption)
@@ -202,4 +202,4 @@ def newest_checkpoint(folder: Path) -> Path | None:
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and prints where the LoRA is."""
     out = train(config, folder, resume)
-    say(f"the captioner's LoRA is in {out}; a recipe takes it as captions.adapter={out}")
+    print_on_main(f"the captioner's LoRA is in {out}; a recipe takes it as captions.adapter={out}")

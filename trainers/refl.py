@@ -30,17 +30,18 @@ from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge,
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan, require_comparison
 from rewardedit.files import replaced, write_json
 from rewardedit.models import EDITOR
-from rewardedit.processes import processes, say
+from rewardedit.processes import print_on_main, processes
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
 from rewardedit.scorer_spec import all_terms, spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, memory, run
 from rewardedit.training.finetune import Finetuning
+from rewardedit.training.interpolation import WEIGHTS, evaluate_interpolations
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
 from rewardedit.training.monitor import (
     HackingMonitor,
@@ -60,7 +61,6 @@ from rewardedit.training.reward import (
     rollout_scheduler,
 )
 from rewardedit.training.reward_scale import fit_reward_scale
-from rewardedit.training.sweep import SCALES, sweep
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
@@ -84,7 +84,7 @@ class Config:
     base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
-    watch: MonitorConfig = field(default_factory=MonitorConfig)
+    monitor: MonitorConfig = field(default_factory=MonitorConfig)
     # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
     labels: RelabelConfig | None = None
     # the first is the result; the others are what it is compared with
@@ -97,20 +97,20 @@ class Config:
         require_share(self.bad_rows)
         require_size(self.data)
         require_variants(self.variants)
-        require_judge(self.evaluate, (self.reward.scorer, self.watch.held_out))
+        require_judge(self.evaluate, (self.reward.scorer, self.monitor.held_out))
         for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
-        held_out = spec_name(self.watch.held_out)
-        for shared in families(self.reward.scorer) & families(self.watch.held_out):
+        held_out = spec_name(self.monitor.held_out)
+        for shared in families(self.reward.scorer) & families(self.monitor.held_out):
             raise ValueError(
-                f"watch.held_out: {held_out} is of the family {shared}, as is what trains; take another, "
+                f"monitor.held_out: {held_out} is of the family {shared}, as is what trains; take another, "
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); a scorer of your own says its family "
                 "by @rewardedit.scorer(family=…) or in its class"
             )
-        if self.watch.stop and not self.train.validate_every:
+        if self.monitor.stop and not self.train.validate_every:
             raise ValueError(
-                "watch.stop: has no effect without train.validate_every; give updates between two checks"
+                "monitor.stop: has no effect without train.validate_every; give updates between two checks"
             )
         if self.reward.reference_weight and self.train.lora_rank is None:
             raise ValueError(
@@ -138,12 +138,12 @@ class SharedInputs:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
     data = data_without_held_out(config)
-    editor = Once(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
-    scorers = Once(lambda: load_rewards(config.reward.scorer, config.watch.held_out))
+    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    scorers = Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))
 
     def rows() -> list[str]:
         n = len(open_rows(data))
-        require_fields(fixed_prompts(data, config.watch)[0], scorers())
+        require_fields(fixed_prompts(data, config.monitor)[0], scorers())
         require_comparison(config.evaluate, data, scorers())
         steps = f"{config.reward.mean_steps:g} UNet calls a rollout on average"
         return [
@@ -157,7 +157,7 @@ def plan(config: Config) -> list[str]:
 
     def needed() -> str:
         base, judges = editor(), scorers()
-        return estimate.memory_line(lambda processes: memory.refl(config, base, judges, processes))
+        return estimate.memory_line(lambda processes: memory.refl_memory(config, base, judges, processes))
 
     return estimate.plan_of(rows, training, needed)
 
@@ -173,13 +173,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     data = data_without_held_out(config)
     run.start(folder, config, resume)
 
-    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
+    scorers = load_rewards(config.reward.scorer, config.monitor.held_out)
     scorers = {name: scorer.to(devices.default_device()) for name, scorer in scorers.items()}
     # Neither the prompts that are watched nor the rows of the comparison are trained on: their source images
     # are left out of the rows.
     config = replace(config, data=data)
     require_comparison(config.evaluate, config.data, scorers)
-    prompts = fixed_prompts(config.data, config.watch)
+    prompts = fixed_prompts(config.data, config.monitor)
     require_fields(prompts[0], scorers)
 
     # Stages, each kept in the run's folder: scores → labels → latents and sources.
@@ -197,23 +197,25 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     del editor
     shared = SharedInputs(scorers, scale, cache, labels, rollouts)
 
-    def train_one(variant: str, own: Path) -> None:
-        say(f"variant {variant}: {config.train.max_steps} steps")
-        train_variant(config, variant, shared, prompts, own, resume)
+    def train_one(variant: str, settings: Path) -> None:
+        print_on_main(f"variant {variant}: {config.train.max_steps} steps")
+        train_variant(config, variant, shared, prompts, settings, resume)
 
-    made_of = {name: getattr(config, name) for name in ("base", "data", "reward", "train", "watch", "labels")}
+    made_of = {
+        name: getattr(config, name) for name in ("base", "data", "reward", "train", "monitor", "labels")
+    }
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
         metrics = compare(config.evaluate, config.base, results, scorers, folder, config.data)
         if metrics is not None:
-            write_json(folder / "metrics.json", {**metrics, "watch": watched(results)})
+            write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
 
 
 def data_without_held_out(config: Config) -> DataConfig:
     """Returns the training data without the source images of watched prompts and of the comparison."""
-    return training_data(comparison_data(config.evaluate, config.data), config.watch)
+    return training_data(comparison_data(config.evaluate, config.data), config.monitor)
 
 
 def require_rollouts(config: Config) -> None:
@@ -262,12 +264,12 @@ def train_variant(
     folder: Path,
     resume: bool,
 ) -> None:
-    """Trains one variant, the monitor watching, and says in watch.json and watch.html what it saw."""
+    """Trains one variant, the monitor watching, and says in monitor.json and monitor.html what it saw."""
     lora_of = config.base if config.train.lora_rank else None
     checks = -(-config.train.max_steps // (config.train.validate_every or config.train.max_steps)) + len(
-        SCALES
+        WEIGHTS
     )
-    monitor = HackingMonitor(*prompts, shared.scorers, folder, config.watch, checks, lora_of)
+    monitor = HackingMonitor(*prompts, shared.scorers, folder, config.monitor, checks, lora_of)
     result = finetune(
         config.train, config.base, variant_reward(config, variant), shared, monitor, folder, resume
     )
@@ -275,7 +277,7 @@ def train_variant(
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)
     processes().wait_for_everyone()  # until the result is saved
-    monitor.report(sweep(config.base, result, monitor))
+    monitor.report(evaluate_interpolations(config.base, result, monitor))
 
 
 def finetune(
@@ -338,4 +340,6 @@ def finetune(
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    print_on_main(
+        f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited"
+    )

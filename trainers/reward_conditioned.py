@@ -24,7 +24,7 @@ from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, require_comparison
 from rewardedit.models import EDITOR
-from rewardedit.processes import say
+from rewardedit.processes import print_on_main
 from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import load_scorer
@@ -102,9 +102,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     require_few(folder, unreadable_rows(latents.unreadable), len(latents.ids), config.bad_rows)
 
     # → train, one variant at a time
-    def train_one(variant: str, own: Path) -> None:
-        say(f"variant {variant}: {config.train.max_steps} steps")
-        finetune(config.train, config.base, latents, variant_labels(config, variant, relabelled), own, resume)
+    def train_one(variant: str, settings: Path) -> None:
+        print_on_main(f"variant {variant}: {config.train.max_steps} steps")
+        finetune(
+            config.train, config.base, latents, variant_labels(config, variant, relabelled), settings, resume
+        )
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
@@ -177,4 +179,6 @@ def variant_labels(config: Config, variant: str, rows: Relabelled) -> RewardLabe
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and says where the result is."""
     out = train(config, folder, resume)
-    say(f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited")
+    print_on_main(
+        f"the editor is in {out}; try: rewardedit edit IMAGE INSTRUCTION --model {folder} --out edited"
+    )

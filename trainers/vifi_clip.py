@@ -38,13 +38,13 @@ from rewardedit.files import join_arrays, join_lists, replaced, write_json
 from rewardedit.models import CLIP, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.training import run
 from rewardedit.training.estimate import plan_of
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 from rewardedit.training.loop import batch_rows
-from rewardedit.training.meta import FULL, OVERHEAD, measure, parameters, table
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.meta import FULL, OVERHEAD, parameters, peak_memory, table
 from rewardedit.training.trainable import autocast_type
 from rewardedit.untrusted import read_settings_file
 
@@ -75,7 +75,8 @@ class Config:
     checkpoint: str = CLIP  # hub name or folder of the CLIP to start from
     pooling: str = "temporal"  # how the embeddings of source and edit are combined
     size: int | None = None  # image side in pixels; None: the checkpoint's own
-    # rows for retrieval, each instruction once; None: rows of the sources that data.hold_out keeps back
+    # rows for retrieval, each instruction once; None: rows of the sources that data.holdout_sources keeps
+    # back
     held_out: DataConfig | None = None
     negatives: tuple[Negative, ...] = ("reversed", "identity", "instruction")  # hard negatives in every batch
     lora_rank: int | None = None  # rank of the LoRA; None: all of CLIP. Temporal pooling is always trained
@@ -107,7 +108,7 @@ class Pairs:
 
 
 def plan(config: Config) -> list[str]:
-    loaded = Once(lambda: ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size))
+    loaded = Lazy(lambda: ViFiClip.from_pretrained(config.checkpoint, config.pooling, config.size))
     what = "all of it" if config.lora_rank is None else f"LoRA of rank {config.lora_rank}"
 
     def data() -> str:
@@ -133,7 +134,7 @@ def memory(config: Config, scorer: ViFiClip) -> dict[str, int]:
     b = config.train.batch_size
     tokens = {name: value.expand(b, -1) for name, value in scorer.tokenize(["a word " * 77]).items()}
     pairs = Pairs(np.zeros((b, 2, 3, side, side), np.uint8), tokens, torch.arange(b), [[]] * b)
-    step = measure(
+    step = peak_memory(
         lambda: contrast(config, scorer, pairs, 0, torch.Generator()),
         autocast_type(config.train.mixed_precision),
     ).peak
@@ -183,7 +184,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 
 def _sized(data: DataConfig, scorer: ViFiClip) -> DataConfig:
-    return replace(data, size=scorer.preprocess.size, policy=scorer.preprocess.policy)
+    return replace(data, size=scorer.preprocess.size, resize=scorer.preprocess.policy)
 
 
 def make_trainable(scorer: ViFiClip, lora_rank: int | None, checkpointing: bool = False) -> None:
@@ -317,7 +318,7 @@ def held_out_of(config: Config) -> Rows | None:
     """Rows on which retrieval is measured; None if no setting names any."""
     if config.held_out is not None:
         return open_rows(config.held_out)
-    return held_out_rows(config.data) if config.data.hold_out else None
+    return held_out_rows(config.data) if config.data.holdout_sources else None
 
 
 def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval, list[str | None]]:
@@ -327,7 +328,7 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
 
     def chunks() -> Iterator[EditBatch]:
         own = _sized(data, scorer)
-        prepared = PreparedRows(rows, own.size, own.policy, fields=())
+        prepared = PreparedRows(rows, own.size, own.resize, fields=())
         samples = []
         for i in range(len(rows)):
             with suppress(ValueError):  # an unreadable row
@@ -337,7 +338,7 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
                     kinds.append(sample.edit_type)
                     samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
-                yield collate(samples, own.size, own.policy, fields=()).to(scorer.model.device)
+                yield collate(samples, own.size, own.resize, fields=()).to(scorer.model.device)
                 samples = []
 
     return retrieve(scorer.eval(), chunks()), kinds

@@ -6,14 +6,14 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit import __version__
-from rewardedit.cli import doctor, edit, recipes, relabel, score, shapes, share, train
+from rewardedit.cli import doctor, edit, push, recipes, relabel, score, shapes, train
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
-from rewardedit.cli.terminal import full_disk, quiet, sentence
+from rewardedit.cli.terminal import disk_full_message, first_line, quiet
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
-COMMANDS = (train, relabel, edit, score, recipes, doctor, share, shapes)
+COMMANDS = (train, relabel, edit, score, recipes, doctor, push, shapes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.run not in (
             recipes.run,
             doctor.run,
-            share.run,
+            push.run,
         ):  # these need no library, or examine them
             quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
         with stages_made_by(getattr(args, "engine", None)):
@@ -74,13 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        full = full_disk(error, getattr(args, "out", None))
+        full = disk_full_message(error, getattr(args, "out", None))
         if full is not None:
             print(f"rewardedit: {full}", file=sys.stderr)
             return 2
         if isinstance(error, ValueError | OSError):
-            print(f"rewardedit: {sentence(error)}", file=sys.stderr)
+            print(f"rewardedit: {first_line(error)}", file=sys.stderr)
             return 2
-        print(f"rewardedit: {type(error).__name__}: {sentence(error)} (--debug shows where)", file=sys.stderr)
+        print(
+            f"rewardedit: {type(error).__name__}: {first_line(error)} (--debug shows where)", file=sys.stderr
+        )
         return 1
     return code or 0

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from rewardedit.config import to_dict
 from rewardedit.language.endpoint_settings import Destination, destinations
-from rewardedit.models import is_of_the_hub, no_network
+from rewardedit.models import is_hub_name, no_network
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 
@@ -27,7 +27,7 @@ HUB = "https://huggingface.co"
 
 @runtime_checkable
 class Needed(Protocol):
-    """Something that settings name and that is missing, such as `cli.needs.Need`."""
+    """Something that settings name and that is missing, such as `cli.needs.Missing`."""
 
     kind: Any
     name: str
@@ -107,14 +107,14 @@ def announce_downloads(models: Iterable[str]) -> None:
     Raises:
         ValueError: if one is to be downloaded and the hub cannot be reached.
     """
-    names = [name for name in dict.fromkeys(models) if is_of_the_hub(name)]
+    names = [name for name in dict.fromkeys(models) if is_hub_name(name)]
     if not names:
         return
     from rewardedit.cli.checks import hub_cache
-    from rewardedit.cli.needs import Named, missing
+    from rewardedit.cli.needs import Reference, missing
 
     cache = hub_cache()
-    found = [missing(Named("model", name), cache, ()) for name in names]
+    found = [missing(Reference("model", name), cache, ()) for name in names]
     needs = [need for need in found if need is not None and need.on_hub]
     sizes = sizes_on_hub(needs, required=True)
     announce([download_line(need, sizes.get(need.name)) for need in needs])

@@ -11,7 +11,7 @@ from typing import Any
 from rewardedit.cli.doctor_text import in_full, needs_of, screen
 from rewardedit.cli.downloads import size_of
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
-from rewardedit.cli.terminal import quiet, sentence
+from rewardedit.cli.terminal import first_line, quiet
 
 FIRST_RECIPE = "quickstart"  # it runs with what comes with the package
 
@@ -80,18 +80,18 @@ def attempt(what: str, find: Callable[[], dict[str, Any]], broken: list[str]) ->
     try:
         return find()
     except Exception as error:  # of any library
-        broken.append(f"{what}: {type(error).__name__}: {sentence(error)}")
+        broken.append(f"{what}: {type(error).__name__}: {first_line(error)}")
         return None
 
 
 def examine_recipe(name: str, cache: Any) -> dict[str, Any]:
     """Lists what a recipe still needs, or says why it cannot be read."""
     try:
-        from rewardedit.cli.needs import find_needs, source_of
+        from rewardedit.cli.needs import missing_requirements, source_of
 
         trainer, config = load_recipe(name, [])
-        needs = find_needs(config, source_of(trainer, config), cache, recipe_names())
+        needs = missing_requirements(config, source_of(trainer, config), cache, recipe_names())
     except Exception as error:  # a library that cannot be imported raises anything
-        return {"needs": [], "problem": sentence(error)}
+        return {"needs": [], "problem": first_line(error)}
     known = [{**dataclasses.asdict(need), "gb": size_of(need.name)} for need in needs]
     return {"needs": known, "problem": None}

@@ -37,7 +37,7 @@ def add_parser(commands: Any) -> None:
         "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
     )
     p.add_argument(
-        "--score",
+        "--target-score",
         type=float,
         help="the score that a reward-conditioned editor's prompt asks for, 0–10 (default: its best)",
     )
@@ -84,10 +84,10 @@ def has_models(mask: ScorerSpec | None) -> bool:
 
 def require_used(args: argparse.Namespace, editor: Any) -> None:
     """Raises ValueError if an option has no effect on an editor."""
-    if args.score is not None and editor.prompt is None:
+    if args.target_score is not None and editor.prompt is None:
         raise ValueError(
-            f"--score has no effect on {args.model}, which is not reward-conditioned; leave it out, or "
-            "--model a run of reward conditioning"
+            f"--target-score has no effect on {args.model}, which is not reward-conditioned; leave it out, "
+            "or --model a run of reward conditioning"
         )
     taken = inspect.signature(editor.pipe.__call__).parameters
     if args.image_guidance_scale is not None and "image_guidance_scale" not in taken:
@@ -98,14 +98,14 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
     from rewardedit.cli.small_models import MODEL, SCORER, file_size, in_world, warn_of_small_models, world_of
-    from rewardedit.diffusion.editors import EditConfig, load_editor
-    from rewardedit.editing import JobConfig, open_masks, read_jobs, require_numbers, run_jobs
+    from rewardedit.diffusion.editors import SamplingConfig, load_editor
+    from rewardedit.editing import EditRunConfig, open_masks, read_jobs, require_numbers, run_edits
     from rewardedit.scorers import load_scorer
     from rewardedit.scorers.load import packaged_models
 
     # Faults of the input are reported before a model is loaded.
     jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
-    target_score = BEST if args.score is None else args.score
+    target_score = BEST if args.target_score is None else args.target_score
     require_numbers(args.best_of, args.size, target_score)
     options = {
         "num_inference_steps": args.steps,
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
         "image_guidance_scale": args.image_guidance_scale,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    EditConfig(**options)  # refuses values that no editor takes
+    SamplingConfig(**options)  # refuses values that no editor takes
     mask = read_scorer(args.mask) if args.mask else None
     if mask not in (None, "auto") and not has_models(mask):
         open_masks(mask, "cpu")
@@ -136,11 +136,11 @@ def run(args: argparse.Namespace) -> None:
     print(editor.attention)
     require_used(args, editor)
 
-    config = JobConfig(
+    config = EditRunConfig(
         model=args.model,
         settings=dataclasses.replace(editor.settings, **options),
         seed=args.seed,
-        score=target_score,
+        target_score=target_score,
         size=args.size,
         best_of=args.best_of,
         scorer=judge,
@@ -148,7 +148,7 @@ def run(args: argparse.Namespace) -> None:
         dtype=str(dtype).removeprefix("torch."),
         lora=args.lora,
     )
-    failed = run_jobs(editor, scorer, jobs, config, Path(args.out), args.overwrite)
+    failed = run_edits(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 
     if len(failed) < len(jobs):
         print(f"gallery: {Path(args.out) / 'gallery.html'}")

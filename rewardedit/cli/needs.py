@@ -34,7 +34,7 @@ MODEL_SETTINGS = (
     "editor",
     "editors",
     "model",
-    "start",
+    "init_from",
     "text_encoder",
     "vae",
 )
@@ -43,7 +43,7 @@ RUNS = "runs"
 
 
 @dataclass(frozen=True)
-class Need:
+class Missing:
     """Something that a recipe needs and that is missing, and what to do about it."""
 
     kind: Literal["model", "data", "run", "package"]
@@ -53,7 +53,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Named:
+class Reference:
     """Something that settings name."""
 
     kind: Literal["model", "data", "package"]
@@ -61,7 +61,9 @@ class Named:
     on_hub: bool = True  # whether the name may be one on the hub
 
 
-def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[str]) -> list[Need]:
+def missing_requirements(
+    config: Any, source: str, cache: HubCache, recipes: Collection[str]
+) -> list[Missing]:
     """Finds everything that a recipe names and that is missing, but for what an earlier phase of it makes.
 
     Args:
@@ -69,7 +71,7 @@ def find_needs(config: Any, source: str, cache: HubCache, recipes: Collection[st
         source: source code of its trainer's module, whose imports are examined.
         recipes: names of all recipes; each makes a run of the same name.
     """
-    names = [*named(config), *(Named("package", name) for name in optional_packages(source))]
+    names = [*references(config), *(Reference("package", name) for name in optional_packages(source))]
     own = [thing for thing in dict.fromkeys(names) if not is_result(thing.name, config)]
     needs = [missing(thing, cache, recipes) for thing in own]
     return [need for need in needs if need is not None]
@@ -87,38 +89,38 @@ def source_of(module: Any, config: Any) -> str:
     return "\n".join(inspect.getsource(each) for each in dict.fromkeys(modules))
 
 
-def named(config: Any) -> Iterator[Named]:
+def references(config: Any) -> Iterator[Reference]:
     """Models, data and packages that settings name, also in nested groups."""
     if isinstance(config, DataConfig | SequencesConfig | PairsConfig):
         if config.name not in WORLDS:
-            yield Named("data", config.path, config.name not in IN_FOLDERS)
+            yield Reference("data", config.path, config.name not in IN_FOLDERS)
         return
     if isinstance(config, MethodConfig) and config.kind == "folder":
-        yield Named("data", config.model, on_hub=False)
+        yield Reference("data", config.model, on_hub=False)
         return
     hints = typing.get_type_hints(type(config))
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-    if values.get("start") and {"vae", "text_encoder"} <= values.keys():
+    if values.get("init_from") and {"vae", "text_encoder"} <= values.keys():
         values |= {"vae": None, "text_encoder": None}  # a pipeline takes the place of its parts
     for name, value in values.items():
-        yield from _named_by(name, hints[name], value)
+        yield from _references_of(name, hints[name], value)
 
 
-def _named_by(name: str, hint: Any, value: Any) -> Iterator[Named]:
+def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
     """Models, data and packages that one setting names."""
     if value is None:
         return
     if _is_scorer(hint):
         for spec in _each(value):
-            yield from (Named("model", model) for model in models_of(spec))
+            yield from (Reference("model", model) for model in models_of(spec))
     elif dataclasses.is_dataclass(value) or isinstance(value, dict):
         for group in _groups(value):
-            yield from named(group)
+            yield from references(group)
     elif name in MODEL_SETTINGS:
         for model in _each(value):
-            yield Named("model", model)
+            yield Reference("model", model)
     elif name == "optimizer" and value == "adamw8bit":
-        yield Named("package", "bitsandbytes")
+        yield Reference("package", "bitsandbytes")
 
 
 def _each(value: Any) -> tuple[Any, ...]:
@@ -143,30 +145,30 @@ def optional_packages(source: str) -> list[str]:
     return [name for name in extras() if re.search(rf"^\s*(import|from) {name}\b", source, re.M)]
 
 
-def missing(thing: Named, cache: HubCache, recipes: Collection[str]) -> Need | None:
+def missing(thing: Reference, cache: HubCache, recipes: Collection[str]) -> Missing | None:
     """Returns the need for something that settings name; None if it is there."""
     name = thing.name
     if thing.kind == "package":
         if importlib.util.find_spec(name) is not None:
             return None
         extra = extras().get(name)
-        return Need("package", name, f"pip install {name}" if extra is None else install_command(extra))
+        return Missing("package", name, f"pip install {name}" if extra is None else install_command(extra))
     if name in NAMES:
         there = any(Path(resolve_model(name)).rglob("*.safetensors"))
-        return None if there else Need("model", name, f"{made_by(name, recipes)}; then name its run")
+        return None if there else Missing("model", name, f"{made_by(name, recipes)}; then name its run")
     if Path(name).exists():
         return None
     first, *rest = Path(name).parts
     if first == RUNS and rest:
         return _made(name, rest[0], recipes)
     if not (thing.on_hub and HUB_NAME.fullmatch(name)):
-        return Need(thing.kind, name, "no such file or folder")
+        return Missing(thing.kind, name, "no such file or folder")
     return _missing_rows(name, cache) if thing.kind == "data" else _missing_model(name, cache)
 
 
-def _made(name: str, run: str, recipes: Collection[str]) -> Need:
+def _made(name: str, run: str, recipes: Collection[str]) -> Missing:
     """Returns the need for a run that another recipe makes."""
-    return Need("run", name, made_by(run, recipes) or "no recipe makes it; give a folder that is there")
+    return Missing("run", name, made_by(run, recipes) or "no recipe makes it; give a folder that is there")
 
 
 def made_by(run: str, recipes: Collection[str]) -> str | None:
@@ -175,16 +177,16 @@ def made_by(run: str, recipes: Collection[str]) -> str | None:
     return f"rewardedit train {found[0]} makes it" if found else None
 
 
-def _missing_model(name: str, cache: HubCache) -> Need | None:
+def _missing_model(name: str, cache: HubCache) -> Missing | None:
     repo = cache.find(name)
     if repo is not None and repo.problem is None:
         return None
     state = "not in the cache" if repo is None else f"in the cache, but {repo.problem}"
-    return Need("model", name, f"{state}; fetched when you are online, or by: hf download {name}", True)
+    return Missing("model", name, f"{state}; fetched when you are online, or by: hf download {name}", True)
 
 
-def _missing_rows(name: str, cache: HubCache) -> Need | None:
+def _missing_rows(name: str, cache: HubCache) -> Missing | None:
     if cache.has_rows(name):
         return None
     remedy = "not in the cache; fetched when you are online, or give the path of a copy"
-    return Need("data", name, remedy, True)
+    return Missing("data", name, remedy, True)

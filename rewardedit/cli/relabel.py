@@ -28,8 +28,8 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements
     from rewardedit.cli.small_models import warn_of_training
     from rewardedit.files import to_path
-    from rewardedit.language.usage import add_up, told
-    from rewardedit.processes import say
+    from rewardedit.language.usage import add_up, format_usage
+    from rewardedit.processes import print_on_main
     from rewardedit.relabel import relabel as score_and_label
     from rewardedit.stages.stage import StageUnfinished, usage_in
     from rewardedit.synthesis.candidates import candidate_rows
@@ -53,16 +53,16 @@ def run(args: argparse.Namespace) -> None:
             config.relabel, rows, config.data, folder / "relabelled", config.candidates, share
         )
     except StageUnfinished as unfinished:
-        say(str(unfinished))
+        print_on_main(str(unfinished))
         return
     finally:
         if used := add_up(usage_in(folder / stage) for stage in ("candidates", "relabelled")):
-            say(told(used))
+            print_on_main(format_usage(used))
 
     valid = sum(label is not None for label in found.label)
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
-    say(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+    print_on_main(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
 
 
 def read_share(text: str | None) -> tuple[int, int] | None:

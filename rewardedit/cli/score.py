@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce_models, announce_scorers
     from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
     from rewardedit.scorers.load import packaged_models
-    from rewardedit.stages.lazy import Once
+    from rewardedit.stages.lazy import Lazy
 
     out = _read_out(args.out)
     rows, size, policy = read_input(args)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
         _refuse_shards(rows, args.engine)
     announce_models(specs, **options)
 
-    loaded = Once(partial(_load_scorers, specs, options))
+    loaded = Lazy(partial(_load_scorers, specs, options))
     load = partial(_on_device, loaded)
     given = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
     settings = partial(made_of, args, rows, given, loaded, out)
@@ -134,14 +134,14 @@ def made_of(
     """Everything that scores depend on: the input that the command line names, with its number of rows and
     a digest of its files; the settings; and the identity of the scorers' models.
     """
-    from rewardedit.data.digests import input_digests
+    from rewardedit.data.digests import file_digests
     from rewardedit.data.stream import count_rows
     from rewardedit.scorers.load import packaged_files, scorer_fingerprints
 
     specs, options = settings["scorers"], settings["options"]
     models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
     found = {"input": args.input, "rows": count_rows(rows), "models": models, **settings}
-    if digests := input_digests([named(args), specs, options], out):
+    if digests := file_digests([named(args), specs, options], out):
         found["files"] = digests
     if fingerprints := scorer_fingerprints(specs, load):
         found["fingerprints"] = fingerprints
@@ -279,13 +279,13 @@ def tell(out: Any, used: Any) -> None:
     """Prints the path of the record of what the scores depend on, and the usage of endpoints for them, each
     if there is any.
     """
-    from rewardedit.language.usage import told
+    from rewardedit.language.usage import format_usage
     from rewardedit.scoring import made_of_path
 
     if out is not None and made_of_path(out).exists():
         print(f"made of: {made_of_path(out)}", file=sys.stderr)
     if used:
-        print(told(used), file=sys.stderr)
+        print(format_usage(used), file=sys.stderr)
 
 
 def tell_means(records: list[dict[str, Any]], rows: Any) -> None:

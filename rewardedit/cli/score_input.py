@@ -81,7 +81,7 @@ def read_input(args: argparse.Namespace) -> tuple[Any, int | None, str]:
         raise ValueError(f"--size: expected at least 1; got {args.size}")
     if kind == "settings":
         data = configs.build(DataConfig, configs.override({}, args.input))
-        return read_or_stream(data), args.size or data.size, data.policy
+        return read_or_stream(data), args.size or data.size, data.resize
     if kind == "folders":
         return read_folders(args), args.size, "crop"
     if kind == "pair":

@@ -40,7 +40,7 @@ def quiet(imported: bool = False) -> None:
     warnings.filterwarnings("ignore", message=r"The `local_dir_")  # datasets asks the hub in an old way
 
 
-def full_disk(error: BaseException, out: str | None) -> str | None:
+def disk_full_message(error: BaseException, out: str | None) -> str | None:
     """Message for an error that was caused by a full disk; None for other errors.
 
     torch, pyarrow and safetensors each report that in their own way, and other libraries wrap it in errors
@@ -59,7 +59,7 @@ def full_disk(error: BaseException, out: str | None) -> str | None:
     return None
 
 
-def sentence(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """The first line of an error's message, without Python's quotes around it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -58,7 +58,7 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements, own_code, sizes_on_hub
     from rewardedit.cli.checks import hub_cache
-    from rewardedit.cli.needs import find_needs, source_of
+    from rewardedit.cli.needs import missing_requirements, source_of
     from rewardedit.cli.small_models import warn_of_training
     from rewardedit.training.run_folder import holds_something
 
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
     folder = folder or Path("runs") / config.name
     args.out = str(folder)  # for the message about a full disk
 
-    needs = find_needs(config, source_of(module, config), hub_cache(), recipe_names())
+    needs = missing_requirements(config, source_of(module, config), hub_cache(), recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
     is_chain = bool(getattr(config, "phases", None))
     sizes = sizes_on_hub(needs) if is_chain or not args.dry_run else {}
@@ -88,10 +88,10 @@ def run(args: argparse.Namespace) -> None:
         return
     if replaced is not None:
         require_there(needs, sizes)  # before an earlier run is deleted
-    from rewardedit.training.run import usage_told
+    from rewardedit.training.run import report_usage
     from rewardedit.training.run_folder import run_folder
 
-    with run_folder(folder, args.resume, args.overwrite, configs.to_dict(config)), usage_told(folder):
+    with run_folder(folder, args.resume, args.overwrite, configs.to_dict(config)), report_usage(folder):
         module.main(config, folder, resume=args.resume)
 
 

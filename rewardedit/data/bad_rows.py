@@ -22,7 +22,7 @@ CHECK_BATCH = 64  # rows of a sixteenth of a shard
 
 def require_few(
     folder: Path,
-    found: Sequence[dict[str, Any]],
+    faults: Sequence[dict[str, Any]],
     rows: int,
     limit: float,
     before: Sequence[dict[str, Any]] = (),
@@ -31,7 +31,7 @@ def require_few(
     """Lists faults of rows in `folder`/skipped.jsonl, on the main process.
 
     Args:
-        found: faults of rows: {row, image, reason}.
+        faults: faults of rows: {row, image, reason}.
         rows: number of all rows.
         limit: the largest share of them that may be bad.
         before: faults to be listed too that were counted already.
@@ -44,11 +44,11 @@ def require_few(
     def check() -> None:
         with replaced(folder / SKIPPED) as aside:
             aside.touch()
-            for record in (*before, *found):
+            for record in (*before, *faults):
                 append_json_line(aside, record)
-        bad = {record["row"] for record in filter(is_bad, found)}
+        bad = {record["row"] for record in filter(is_bad, faults)}
         if len(bad) > limit * rows:
-            first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in found[:5])
+            first = "; ".join(f"row {r['row']}, {r['image']}: {r['reason']}" for r in faults[:5])
             raise ValueError(
                 f"{len(bad)} of {rows} rows cannot be used, more than bad_rows={limit:g} allows; "
                 f"{folder / SKIPPED} lists them. The first: {first}"
@@ -57,7 +57,7 @@ def require_few(
     on_main_process(check)
 
 
-class CheckedRows(Sequence):
+class ValidatedRows(Sequence):
     """Rows that count as unreadable if they fail a check, which raises ValueError."""
 
     def __init__(self, rows: Rows, check: Callable[[EditSample], Any]) -> None:
@@ -73,7 +73,7 @@ class CheckedRows(Sequence):
         return sample
 
 
-class OnlyThese(Sequence):
+class SelectedRows(Sequence):
     """Rows at their usual indices; all but the `known` ones count as unreadable."""
 
     def __init__(self, rows: Rows, known: Sequence[int]) -> None:
@@ -91,7 +91,7 @@ class OnlyThese(Sequence):
         return self.rows[index]
 
 
-class Reasons(PreparedRows):
+class ReadErrors(PreparedRows):
     """Reasons why rows cannot be read; "" for rows that can. A process that reads ahead transfers no images:
     if they are small, that would take longer than reading them.
     """
@@ -121,10 +121,10 @@ def usable_rows(
     Raises:
         ValueError: if a larger share than `limit` cannot be used; see `require_few`.
     """
-    parts = row_shards(CheckedRows(rows, check), CHECK_BATCH)
+    parts = row_shards(ValidatedRows(rows, check), CHECK_BATCH)
 
     def read(number: int, path: Path) -> None:
-        part = Reasons(parts[number], data.size, data.policy, fields=())
+        part = ReadErrors(parts[number], data.size, data.resize, fields=())
         workers = data.workers(len(part))
         if workers:
             part.unlike.share_memory_()

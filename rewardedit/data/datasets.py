@@ -56,18 +56,18 @@ class DataConfig:
     # folder that must contain the image files that rows name; None: the folder of the table or data set
     root: str | None = None
     split: str = "train"  # split, as the data set calls it; a world's: train, val or test
-    rows: int | None = None  # number of rows, from `first` on; None: all (a world's: 10,000)
-    first: int = 0  # index of the first row, from 0
+    limit: int | None = None  # number of rows, from `offset` on; None: all (a world's: 10,000)
+    offset: int = 0  # index of the first row, from 0
     # image side in pixels, required for training; None: score at each source's own size (a world has its own)
     size: int | None = None
-    policy: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
+    resize: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
     # use only this share of the source images, drawn by `seed`, with all rows made of them
-    share: float = 1.0
+    fraction: float = 1.0
     # only rows of these types of edit, if the data set names them, or by these rules (labelled); empty: all
     edit_types: tuple[str, ...] = ()
     seed: int = 0  # random seed of the choice of source images
     # number of source images to leave out, with all rows made of them (see `held_out_rows`)
-    hold_out: int = 0
+    holdout_sources: int = 0
     # read file by file as rows are used, without downloading all first; for scoring, relabelling and
     # reward-conditioned training with a data set on the hub
     stream: bool = False
@@ -79,15 +79,15 @@ class DataConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share: expected above 0 and at most 1; got {self.share}")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction: expected above 0 and at most 1; got {self.fraction}")
         if self.name in WORLDS:
             known = world(self.name)
             own = self.shapes or WorldConfig()
             object.__setattr__(self, "size", self.size or known.size)
             mix = own.quality_mix or dict(known.quality_mix)
             object.__setattr__(self, "shapes", dataclasses.replace(own, quality_mix=mix))
-            unused = ("path", "share", "hold_out", "seed")
+            unused = ("path", "fraction", "holdout_sources", "seed")
             require_unset(
                 self,
                 unused,
@@ -103,11 +103,11 @@ class DataConfig:
             raise ValueError(
                 f"columns: {self.name} rows have columns of their own; take name=table or leave it out"
             )
-        if self.share < 1 and self.stream:
-            raise ValueError("share: needs a data set whose source images are known beforehand; take rows")
+        if self.fraction < 1 and self.stream:
+            raise ValueError("fraction: needs a data set whose source images are known beforehand; set limit")
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
-        least = {"rows": 1, "first": 0, "size": 1}
+        least = {"limit": 1, "offset": 0, "size": 1}
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
@@ -127,7 +127,7 @@ def open_rows(data: DataConfig) -> Rows:
     """The rows that a recipe names, without those of held-out sources; images are read when a row is.
 
     Raises:
-        ValueError: if files, columns or the split are missing, `first` lies beyond the last row, there are
+        ValueError: if files, columns or the split are missing, `offset` lies beyond the last row, there are
             too few sources to hold some out, or the rows are to be streamed.
     """
     if data.stream:
@@ -136,10 +136,10 @@ def open_rows(data: DataConfig) -> Rows:
             "recipes without candidates take it)"
         )
     rows = _open_all(data)
-    if not data.hold_out:
+    if not data.holdout_sources:
         return rows
     sources = source_ids(rows)
-    kept, held_out = hold_out(sources, data.hold_out, data.seed)
+    kept, held_out = hold_out(sources, data.holdout_sources, data.seed)
     if data.name == "labelled":  # a row may show a second image, in the place of an edit
         gone = {sources[i] for i in held_out}
         others = other_source_ids(rows)
@@ -148,13 +148,14 @@ def open_rows(data: DataConfig) -> Rows:
 
 
 def held_out_rows(data: DataConfig, most: int | None = None) -> Rows:
-    """The first row of each source image that `data.hold_out` excludes from `open_rows`, at most `most`.
+    """The first row of each source image that `data.holdout_sources` excludes from `open_rows`, at most
+    `most`.
 
     Raises:
         ValueError: as `open_rows`.
     """
     rows = _open_all(data)
-    return Subset(rows, hold_out(source_ids(rows), data.hold_out, data.seed)[1][:most])
+    return Subset(rows, hold_out(source_ids(rows), data.holdout_sources, data.seed)[1][:most])
 
 
 def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
@@ -162,8 +163,8 @@ def shared_sources(data: Iterable[DataConfig], held_out: DataConfig) -> int:
     splits of their own.
     """
 
-    def of(own: DataConfig) -> set[str]:
-        return set() if own.name in WORLDS else set(source_ids(open_rows(own)))
+    def of(config: DataConfig) -> set[str]:
+        return set() if config.name in WORLDS else set(source_ids(open_rows(config)))
 
     return len(of(held_out) & set().union(*map(of, data)))
 
@@ -199,15 +200,15 @@ def _open_all(data: DataConfig) -> Any:
         rows = ADAPTERS[data.name](data.path, data.split, root=data.root)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
-    if data.first >= len(rows):
+    if data.offset >= len(rows):
         raise ValueError(
-            f"data.first: expected a row below {len(rows)}, as many as {data.path} holds; got {data.first}"
+            f"data.offset: expected a row below {len(rows)}, as many as {data.path} holds; got {data.offset}"
         )
-    last = len(rows) if data.rows is None else min(len(rows), data.first + data.rows)
-    if data.first != 0 or last != len(rows):
-        rows = Subset(rows, range(data.first, last))
-    if data.share < 1:
-        rows = Subset(rows, share_of_sources(source_ids(rows), data.share, data.seed))
+    last = len(rows) if data.limit is None else min(len(rows), data.offset + data.limit)
+    if data.offset != 0 or last != len(rows):
+        rows = Subset(rows, range(data.offset, last))
+    if data.fraction < 1:
+        rows = Subset(rows, share_of_sources(source_ids(rows), data.fraction, data.seed))
     return rows
 
 
@@ -220,13 +221,13 @@ def _of_types(rows: Any, data: DataConfig) -> list[int]:
     types = rows.edit_types() if hasattr(rows, "edit_types") else None
     if types is None:
         raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
-    found = [row for row, name in enumerate(types) if name in data.edit_types]
-    if not found:
+    indices = [row for row, name in enumerate(types) if name in data.edit_types]
+    if not indices:
         raise ValueError(
             f"edit_types: {data.path} has no row of {', '.join(data.edit_types)}; it has "
             f"{', '.join(sorted(set(types)))}"
         )
-    return found
+    return indices
 
 
 def leading_rows(rows: Rows, n: int) -> Rows:
@@ -240,7 +241,7 @@ def row_shards(rows: Rows, batch: int) -> list[Rows]:
     return [Subset(rows, range(first, min(first + size, len(rows)))) for first in range(0, len(rows), size)]
 
 
-class NamedRows(Sequence):
+class PrefixedRows(Sequence):
     """Rows whose ids are prefixed with a name, as two data sets may use the same ids."""
 
     def __init__(self, rows: Rows, name: str) -> None:
@@ -262,10 +263,10 @@ def open_named(data: Mapping[str, DataConfig]) -> Rows:
     Raises:
         ValueError: as `open_rows`.
     """
-    found = {name: open_rows(own) for name, own in data.items()}
-    if len(found) == 1:
-        return next(iter(found.values()))
-    named: Any = [NamedRows(rows, name) for name, rows in found.items()]
+    opened = {name: open_rows(own) for name, own in data.items()}
+    if len(opened) == 1:
+        return next(iter(opened.values()))
+    named: Any = [PrefixedRows(rows, name) for name, rows in opened.items()]
     return ConcatDataset(named)  # type: ignore[return-value]
 
 
@@ -282,13 +283,15 @@ def require_size(data: DataConfig) -> int:
 
 
 def require_alike(data: Mapping[str, DataConfig], example: str) -> None:
-    """Raises ValueError, with an example, if there is no data set, or if one has another size or policy."""
+    """Raises ValueError, with an example, if there is no data set, or if one has another size or way of
+    resizing.
+    """
     if not data:
         raise ValueError(f"data: expected rows by a name of one's own, such as {example}")
     first = images_of(data)
     for name, other in data.items():
-        if (require_size(other), other.policy) != (first.size, first.policy):
+        if (require_size(other), other.resize) != (first.size, first.resize):
             raise ValueError(
-                f"data.{name}: expected size {first.size} and policy {first.policy}, as the first has; "
-                f"got {other.size} and {other.policy}"
+                f"data.{name}: expected size {first.size} and resize {first.resize}, as the first has; "
+                f"got {other.size} and {other.resize}"
             )

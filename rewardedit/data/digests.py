@@ -17,7 +17,7 @@ BLOCK = 2**16  # bytes that are read at once
 BLOCKS = 16  # blocks of a large file, spread over all of it
 
 
-def input_digests(settings: Any, result: Any = None) -> dict[str, str]:
+def file_digests(settings: Any, result: Any = None) -> dict[str, str]:
     """Digests of the contents of each local file or folder that settings name, by that name. A name is a
     text under `path`, or one with a slash or a dot in it.
 
@@ -27,13 +27,13 @@ def input_digests(settings: Any, result: Any = None) -> dict[str, str]:
     Args:
         result: path of the output that is made of the inputs; it is not an input, wherever it lies.
     """
-    found = {}
+    digests = {}
     ends = [] if result is None else ["", ".parts", ".made_of.json"]
-    own = [Path(f"{result}{end}").resolve() for end in ends]
+    results = [Path(f"{result}{end}").resolve() for end in ends]
     for text in sorted(set(_names(to_dict(settings)))):
         if _exists(text):
-            found[text] = _digest(Path(resolve_model(text)), own)
-    return found
+            digests[text] = _digest(Path(resolve_model(text)), results)
+    return digests
 
 
 def _names(settings: Any, key: str = "") -> Iterator[str]:
@@ -56,22 +56,22 @@ def _exists(text: str) -> bool:
         return False
 
 
-def _files(path: Path, own: list[Path]) -> Iterator[Path]:
+def _files(path: Path, results: list[Path]) -> Iterator[Path]:
     """Files of a folder, in order, without hidden ones and those of the result."""
     for file in sorted(path.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if file.is_file() and not hidden and not any(map(file.resolve().is_relative_to, own)):
+        if file.is_file() and not hidden and not any(map(file.resolve().is_relative_to, results)):
             yield file
 
 
-def _digest(path: Path, own: list[Path]) -> str:
+def _digest(path: Path, results: list[Path]) -> str:
     """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents: for large files only blocks
     throughout them, for pictures in a folder no contents. Modification times do not count: a file may have
     been copied.
     """
     found = hashlib.sha256()
     path = table_in(path) or path
-    for file in _files(path, own) if path.is_dir() else [path]:
+    for file in _files(path, results) if path.is_dir() else [path]:
         size = file.stat().st_size
         found.update(f"{file.relative_to(path)} {size}\0".encode(errors="surrogateescape"))
         if file == path or file.suffix.lower() not in PICTURES:

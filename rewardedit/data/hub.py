@@ -12,7 +12,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from rewardedit.batch import EditPair, EditSample
-from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, open_image
+from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_system_error, open_image
 
 ROW_NUMBER = "row_number"  # key next to a row's columns: its index in the data set, for rows without ids
 
@@ -361,7 +361,7 @@ def content_id(file: dict[str, Any] | None, number: int, folder: Path) -> str:
             with file_inside(folder, file["path"]).open("rb") as content:
                 return hashlib.file_digest(content, "sha256").hexdigest()
     except CONTENT_ERRORS as error:  # the path leads nowhere, or elsewhere
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
     return f"row {number} without an image"
 

@@ -37,7 +37,7 @@ class LabelledEdit:
     method: str | None = None  # method that made or changed `edited`; None: from the data set
     seed: int | None = None  # of the method
     sequence_id: str | None = None  # of rows from a sequence of edits
-    reconstructed: bool = False  # `edited` went through the autoencoder
+    vae_roundtrip: bool = False  # `edited` went through the autoencoder
     source_caption: str | None = None
     target_caption: str | None = None
     # measurements of `edited`: see `rewardedit.synthesis.measured`
@@ -105,7 +105,7 @@ def write_labelled(rows: Sequence[LabelledEdit], path: Path, skipped: Sequence[d
             "label": pa.float32(),
             **dict.fromkeys(text, pa.string()),
             "seed": pa.int64(),
-            "reconstructed": pa.bool_(),
+            "vae_roundtrip": pa.bool_(),
             **dict.fromkeys(("clip_d", "similarity_1", "similarity_2"), pa.float32()),
         }
     )

@@ -39,14 +39,14 @@ class PairsConfig:
     name: Literal["editreward", "editreward_bench", "editscore_bench"]
     path: str  # hub id, Parquet or Arrow file, or a folder of them
     split: str = "train"  # split of the data set; these three have only train
-    rows: int | None = None  # number of pairs, from `first` on; None: all
-    first: int = 0  # index of the first pair, from 0
+    limit: int | None = None  # number of pairs, from `offset` on; None: all
+    offset: int = 0  # index of the first pair, from 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", os.path.expanduser(self.path))
-        if self.first < 0 or (self.rows is not None and self.rows < 1):
+        if self.offset < 0 or (self.limit is not None and self.limit < 1):
             raise ValueError(
-                f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
+                f"limit, offset: expected at least 1 and at least 0; got {self.limit}, {self.offset}"
             )
 
 
@@ -54,15 +54,15 @@ def open_pairs(config: PairsConfig) -> Pairs:
     """The pairs of a data set; images are read when a pair is.
 
     Raises:
-        ValueError: if files, columns or the split are missing, or `first` lies beyond the last pair.
+        ValueError: if files, columns or the split are missing, or `offset` lies beyond the last pair.
     """
     pairs = PREFERENCES[config.name](config.path, config.split)
-    if config.first >= len(pairs):
+    if config.offset >= len(pairs):
         raise ValueError(
-            f"first: expected a pair below {len(pairs)}, as many as {config.path} holds; got {config.first}"
+            f"offset: expected a pair below {len(pairs)}, as many as {config.path} holds; got {config.offset}"
         )
-    last = len(pairs) if config.rows is None else min(len(pairs), config.first + config.rows)
-    return Subset(pairs, range(config.first, last))
+    last = len(pairs) if config.limit is None else min(len(pairs), config.offset + config.limit)
+    return Subset(pairs, range(config.offset, last))
 
 
 def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
@@ -72,6 +72,6 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
         ValueError: if files, columns or the split are missing.
     """
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
-    found = islice(enumerate(table.rows.skip(config.first), config.first), config.rows)
+    found = islice(enumerate(table.rows.skip(config.offset), config.offset), config.limit)
     named = ((str(number), (row, number)) for number, row in found)
     return read_each(named, lambda row: table.pair(table.opened(*row)))

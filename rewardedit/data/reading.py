@@ -14,11 +14,12 @@ from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
 from rewardedit.images import POLICIES, fit, resize, to_tensor
 from rewardedit.processes import notice
-from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
-ALIKE = 1.05  # factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
+# factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
+ASPECT_TOLERANCE = 1.05
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PreparedRows(Dataset):
         try:
             return self.prepare(self.rows[index])
         except CONTENT_ERRORS as error:
-            if is_of_the_machine(error):
+            if is_system_error(error):
                 raise
             return Unreadable(str(index), str(error) or type(error).__name__)
 
@@ -80,7 +81,7 @@ class PreparedRows(Dataset):
 
         h, w = tensors["source"].shape[-2:]
         h2, w2 = tensors["edited"].shape[-2:]
-        if max(w * h2, w2 * h) > ALIKE * min(w * h2, w2 * h):
+        if max(w * h2, w2 * h) > ASPECT_TOLERANCE * min(w * h2, w2 * h):
             self.unlike.copy_(torch.tensor((w, h, w2, h2)))
             self.tell_unlike()
 
@@ -100,7 +101,7 @@ class PreparedRows(Dataset):
         how = "each edit is stretched to its source"
         if self.size is not None:
             others = " or ".join(name for name in POLICIES if name != self.policy)
-            how = f"each is resized on its own (policy={self.policy}; {others} may suit better)"
+            how = f"each is resized on its own (resize={self.policy}; {others} may suit better)"
         notice(
             f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, so "
             "that they may no longer be aligned; resize them alike beforehand",
@@ -213,4 +214,4 @@ def read_shard(
     """The rows of a part of a data set that begins with row `first`, brought to `data.size`;
     see `read_batches`.
     """
-    return read_batches(rows, data.size, data.policy, batch, fields, data.workers(len(rows)), first)
+    return read_batches(rows, data.size, data.resize, batch, fields, data.workers(len(rows)), first)

@@ -65,8 +65,8 @@ class SequencesConfig:
     # folder that must contain the images that annotations or rows name; None: the data set's own folder
     root: str | None = None
     split: str = "train"  # split: train, val or test, if the data set has it
-    rows: int | None = None  # number of sequences, from `first` on; None: all (a world's: 1,000)
-    first: int = 0  # index of the first sequence, from 0
+    limit: int | None = None  # number of sequences, from `offset` on; None: all (a world's: 1,000)
+    offset: int = 0  # index of the first sequence, from 0
     shapes: WorldConfig | None = None  # settings of the generated world `shapes`, for its rows alone
 
     def __post_init__(self) -> None:
@@ -78,9 +78,9 @@ class SequencesConfig:
             raise ValueError(f"path: sequences of {self.name} need one: a hub id, a folder or a file")
         if self.name == "seed_data_edit" and self.split != "train":
             raise ValueError(f"split: SEED-Data-Edit Part 3 has only train; got {self.split!r}")
-        if self.first < 0 or (self.rows is not None and self.rows < 1):
+        if self.offset < 0 or (self.limit is not None and self.limit < 1):
             raise ValueError(
-                f"rows, first: expected at least 1 and at least 0; got {self.rows}, {self.first}"
+                f"limit, offset: expected at least 1 and at least 0; got {self.limit}, {self.offset}"
             )
 
 
@@ -88,22 +88,22 @@ def open_sequences(config: SequencesConfig) -> Sequences:
     """The sequences that a recipe names; images are read when a sequence is.
 
     Raises:
-        ValueError: if files or columns are missing, or `first` lies beyond the last sequence.
+        ValueError: if files or columns are missing, or `offset` lies beyond the last sequence.
     """
     if config.name in WORLDS:
         return world(config.name).open_sequences(config)
-    found: Sequences
+    sequences: Sequences
     if config.name == "magicbrush":
-        found = MagicBrushSequences(config)
+        sequences = MagicBrushSequences(config)
     else:
-        found = SeedDataEdit(config.path, config.root)
-    if config.first >= len(found):
+        sequences = SeedDataEdit(config.path, config.root)
+    if config.offset >= len(sequences):
         raise ValueError(
-            f"first: expected a sequence below {len(found)}, as many as {config.path} holds; got "
-            f"{config.first}"
+            f"offset: expected a sequence below {len(sequences)}, as many as {config.path} holds; got "
+            f"{config.offset}"
         )
-    last = len(found) if config.rows is None else min(len(found), config.first + config.rows)
-    return _Part(found, range(config.first, last))
+    last = len(sequences) if config.limit is None else min(len(sequences), config.offset + config.limit)
+    return _Part(sequences, range(config.offset, last))
 
 
 class _Part(Sequence):

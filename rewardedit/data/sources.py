@@ -63,7 +63,7 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
     first = first_rows(sources)
     if len(first) < 3:
         raise ValueError(
-            f"data: {len(first)} source images are too few to hold some out of training; give watch.data"
+            f"data: {len(first)} source images are too few to hold some out of training; give monitor.data"
         )
     gone = _draw(list(first), min(n, max(2, len(first) // 10)), seed)
     return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)

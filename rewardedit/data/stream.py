@@ -13,7 +13,7 @@ from rewardedit.data.datasets import DataConfig, open_rows, row_shards
 from rewardedit.data.hub import ROW_NUMBER, HubRows, read_on
 from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows, row_id
-from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 
 def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
@@ -24,15 +24,17 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
         ValueError: if files, columns or the split are missing, or if sources are held out or a share of them
             is used, for which all rows would have to be read.
     """
-    if data.hold_out or data.share < 1:
-        raise ValueError("hold_out, share: streamed rows cannot tell which sources there are; use open_rows")
+    if data.holdout_sources or data.fraction < 1:
+        raise ValueError(
+            "holdout_sources, fraction: streamed rows cannot tell which sources there are; use open_rows"
+        )
     table = _streamed_table(data)
     if table is None:
         rows = open_rows(data)  # images are in files, which are read when a row is
         named = ((row_id(rows, number), number) for number in range(len(rows)))
         return read_each(named, rows.__getitem__)
 
-    found = islice(table.stream(data.first, data.edit_types), data.rows)
+    found = islice(table.stream(data.offset, data.edit_types), data.limit)
     named = ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in found)
     return read_each(named, lambda row: table.sample(table.opened(*row)))
 
@@ -43,7 +45,7 @@ def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> It
         try:
             yield read(row)
         except CONTENT_ERRORS as error:
-            if is_of_the_machine(error):
+            if is_system_error(error):
                 raise
             yield Unreadable(name, str(error) or type(error).__name__)
 
@@ -135,8 +137,8 @@ def stream_files(data: DataConfig) -> StreamedRows:
         ValueError: if files, columns or the split are missing, if only a part of the rows is requested, or
             if the data set's images are files of their own.
     """
-    if data.first or data.rows is not None or data.hold_out:
-        raise ValueError("stream: files are read whole; leave rows, first and hold_out out")
+    if data.offset or data.limit is not None or data.holdout_sources:
+        raise ValueError("stream: files are read whole; leave limit, offset and holdout_sources out")
     table = _streamed_table(data)
     if table is None:
         raise ValueError(f"stream: images of {data.name} rows are files of their own; leave stream out")

@@ -18,7 +18,7 @@ from rewardedit.data.sources import as_details
 from rewardedit.data.text_tables import read_text_table
 from rewardedit.files import to_json
 from rewardedit.images import load_image, load_mask
-from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_of_the_machine, printable
+from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_system_error, printable
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 NAMES = tuple(map("".join, product(("rows", "metadata"), SUFFIXES)))
@@ -77,7 +77,7 @@ class Table(Sequence):
             try:
                 self._check(index + 1, record)
             except CONTENT_ERRORS as error:
-                if is_of_the_machine(error):
+                if is_system_error(error):
                     raise
                 self.faults[index] = str(error)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, starmap
 from typing import Any, Protocol, runtime_checkable
 
-from rewardedit.untrusted import CONTENT_ERRORS, MAX_IMAGE_BYTES, is_of_the_machine, printable
+from rewardedit.untrusted import CONTENT_ERRORS, MAX_IMAGE_BYTES, is_system_error, printable
 
 KEY = "__key__"  # key next to a row's members: its name
 FAULT = "fault"  # key of a row that cannot be read: the reason
@@ -55,7 +55,7 @@ def read_members(name: str, file: Any, is_wanted: Callable[[str], bool]) -> Iter
             if is_wanted(endings):
                 row.setdefault(endings, (member.offset_data, member.size))
     except CONTENT_ERRORS as error:
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
         if row:
             yield row

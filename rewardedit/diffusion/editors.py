@@ -19,23 +19,23 @@ from rewardedit import devices, pretrained
 from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
-from rewardedit.encoded import Encoded, Shared
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.language.texts import LOCK, note
 from rewardedit.models import fetched, resolve_model
+from rewardedit.prepared import Broadcast, Prepared
 from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.untrusted import read_settings_file
 from rewardedit.values import require_texts
 
-SETTINGS = "editing.json"
+SETTINGS = "sampling.json"
 EMBEDDING = "reward_embedding.safetensors"
 LORA = "pytorch_lora_weights.safetensors"
 
 
 @dataclass(frozen=True)
-class EditConfig:
+class SamplingConfig:
     """Sampling settings; the defaults are those of diffusers and InstructPix2Pix."""
 
     num_inference_steps: int = 100  # number of denoising steps
@@ -63,7 +63,7 @@ class Editor:
     """A pipeline, and the reward prompt it was fine-tuned with (None for one that was not)."""
 
     pipe: Any
-    settings: EditConfig
+    settings: SamplingConfig
     prompt: RewardPrompt | None = None
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
@@ -74,11 +74,11 @@ class Editor:
         instruction: str | Sequence[str],
         seeds: int | Sequence[int] = 0,
         *,
-        score: float = 10.0,
-        settings: EditConfig | None = None,
+        target_score: float = 10.0,
+        settings: SamplingConfig | None = None,
         **options: Any,
     ) -> Float[Tensor, "b 3 h w"]:
-        """Edited images, RGB in [0, 1]; a reward-conditioned editor is prompted for `score` (0–10),
+        """Edited images, RGB in [0, 1]; a reward-conditioned editor is prompted for `target_score` (0–10),
         by default its best.
 
         Each row has its own seed, so a row comes out the same in any batch (up to rounding): `seeds` lists
@@ -93,12 +93,14 @@ class Editor:
             ValueError: if sources, instructions and seeds differ in number, a side is not a multiple of the
                 VAE's factor, or a row has no edit, for the reasons of `sample`.
         """
-        encoded = self.encode(source, instruction, score=score)
+        encoded = self.encode(source, instruction, target_score=target_score)
         seeds = range(seeds, seeds + len(encoded)) if isinstance(seeds, int) else seeds
         return self.sample(encoded, seeds, settings=settings, **options).require_all()
 
     @torch.no_grad()
-    def encode(self, source: ImagesLike, instruction: str | Sequence[str], *, score: float = 10.0) -> Encoded:
+    def encode(
+        self, source: ImagesLike, instruction: str | Sequence[str], *, target_score: float = 10.0
+    ) -> Prepared:
         """Encodes sources and instructions, as a call takes them, into the pipeline's inputs.
 
         Raises:
@@ -117,7 +119,7 @@ class Editor:
                 f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
             )
 
-        label = self.prompt.label(score) if self.prompt else None
+        label = self.prompt.label(target_score) if self.prompt else None
         prompts = write_prompts(self.pipe, instruction, [label] * b, self.prompt)
         if self.embedding is not None:
             return self.family.encode(self.pipe, source, prompts, self.embedding, label)
@@ -125,7 +127,12 @@ class Editor:
 
     @torch.no_grad()
     def sample(
-        self, encoded: Encoded, seeds: Sequence[int], *, settings: EditConfig | None = None, **options: Any
+        self,
+        encoded: Prepared,
+        seeds: Sequence[int],
+        *,
+        settings: SamplingConfig | None = None,
+        **options: Any,
     ) -> Edits:
         """Edited images of encoded rows, each from the noise of its seed; a row whose image overflowed, or
         was withheld by the pipeline's safety checker, has a reason in its place.
@@ -138,7 +145,7 @@ class Editor:
         settings = settings or self.settings
         guidance = self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale)
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-        inputs = {k: v.value if isinstance(v, Shared) else v for k, v in encoded.inputs.items()}
+        inputs = {k: v.value if isinstance(v, Broadcast) else v for k, v in encoded.inputs.items()}
         options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
         return Edits.of_output(self.pipe(generator=generator, output_type="pt", **{**inputs, **options}))
 
@@ -184,8 +191,10 @@ def as_editor(pipe: Any) -> Editor:
     if isinstance(pipe, Editor):
         return pipe
     options = inspect.signature(pipe.__call__).parameters
-    own = {field.name: options[field.name].default for field in fields(EditConfig) if field.name in options}
-    return Editor(pipe, EditConfig(**own))
+    own = {
+        field.name: options[field.name].default for field in fields(SamplingConfig) if field.name in options
+    }
+    return Editor(pipe, SamplingConfig(**own))
 
 
 def load_editor(
@@ -217,7 +226,7 @@ def load_editor(
     name = str(name)
     device = devices.default_device() if device == "auto" else device
     on_cpu = torch.device(device).type == "cpu"
-    dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.number_type(dtype)
+    dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.parse_dtype(dtype)
 
     if lora is None:
         path = files_of_editor(name)
@@ -273,13 +282,13 @@ def _own_lora(name: str, path: Path, base: Any) -> Path | None:
     return None
 
 
-def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> EditConfig:
+def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> SamplingConfig:
     """Sampling settings that were read next to an editor.
 
     Raises:
         ValueError: if one is unknown or has a wrong value, or the base is not a name.
     """
-    known = [field.name for field in fields(EditConfig)]
+    known = [field.name for field in fields(SamplingConfig)]
     if set(settings) - set(known):
         raise ValueError(
             f"{path / SETTINGS}: expected {', '.join(known)}; got {', '.join(settings)}: save it in these "
@@ -287,7 +296,7 @@ def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> EditConfig:
         )
     if not isinstance(base, str):
         raise ValueError(f"{path / SETTINGS}: base: expected the name of a pipeline; got another value")
-    return configs.build(EditConfig, settings, f"{path / SETTINGS}: ")
+    return configs.build(SamplingConfig, settings, f"{path / SETTINGS}: ")
 
 
 def _load_embedding(path: Path, device: str | torch.device, dtype: torch.dtype) -> RewardEmbedding:
@@ -356,7 +365,7 @@ def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
         ) from error
 
 
-def save_settings(folder: Path, settings: EditConfig, more: dict[str, Any] | None = None) -> None:
+def save_settings(folder: Path, settings: SamplingConfig, more: dict[str, Any] | None = None) -> None:
     """Writes the sampling settings next to a saved editor; other entries of that file are kept."""
     path = folder / SETTINGS
     known = read_settings_file(path) if path.is_file() else {}

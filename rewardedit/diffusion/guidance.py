@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.editors import EditConfig, as_editor
+from rewardedit.diffusion.editors import SamplingConfig, as_editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import family_of
 from rewardedit.diffusion.schedulers import require_between
@@ -98,8 +98,8 @@ def two_round_edit(
     *,
     mask: MaskOf | Float[Tensor, "_ 1 _ _"] = change_mask,
     seed: int = 0,
-    score: float = 10.0,
-    settings: EditConfig | None = None,
+    target_score: float = 10.0,
+    settings: SamplingConfig | None = None,
     first: Float[Tensor, "b 3 _ _"] | None = None,
     **options: Any,
 ) -> TwoRounds:
@@ -115,7 +115,7 @@ def two_round_edit(
             of the same aspect ratio.
         mask: a function of sources (at the edits' size) and edited images, by default `change_mask`; or your
             own mask, and then there is no first round.
-        score: the score that a reward-conditioned editor is prompted for, 0–10.
+        target_score: the score that a reward-conditioned editor is prompted for, 0–10.
         first: the first round's edit with the same seeds, if you have it already.
         options: for the pipeline.
 
@@ -125,7 +125,7 @@ def two_round_edit(
     editor = as_editor(pipe)
     image = read_images(image)
     seeds = range(seed, seed + len(image))
-    encoded = editor.encode(image, instruction, score=score)
+    encoded = editor.encode(image, instruction, target_score=target_score)
     if first is not None:  # the second round gets its size, if the pipeline takes one
         sides = dict(zip(("height", "width"), first.shape[-2:], strict=True))
         options = {name: side for name, side in sides.items() if name in encoded.inputs} | options

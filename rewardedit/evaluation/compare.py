@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig, Editor, load_editor, save_settings
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_settings
 from rewardedit.evaluation import comparison_metrics as metrics_of
 from rewardedit.evaluation.comparison_page import Compared, write_page
 from rewardedit.evaluation.comparison_report import table
@@ -27,7 +27,7 @@ from rewardedit.reports.plain_names import scorer_name
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.untrusted import read_json_file
 
@@ -54,8 +54,8 @@ def edit_part(
     editor: Editor,
     samples: HeldOut,
     part: slice,
-    score: float,
-    settings: EditConfig,
+    target_score: float,
+    settings: SamplingConfig,
     evaluate: EvaluateConfig,
 ) -> Tensor:
     """Edits of some of the samples, NaN where there is none; the noise of sample i has seed i, the same in
@@ -63,7 +63,7 @@ def edit_part(
     """
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
     with devices.autocast(editor.pipe.device.type, autocast):
-        encoded = editor.encode(samples.source[part], samples.instruction[part], score=score)
+        encoded = editor.encode(samples.source[part], samples.instruction[part], target_score=target_score)
         return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
 
 
@@ -78,8 +78,8 @@ def slices(samples: HeldOut, evaluate: EvaluateConfig) -> list[slice]:
 def edit_all(
     load: Callable[[], Editor],
     samples: HeldOut,
-    score: float,
-    settings: EditConfig,
+    target_score: float,
+    settings: SamplingConfig,
     evaluate: EvaluateConfig,
     folder: Path,
 ) -> list[Path]:
@@ -87,16 +87,18 @@ def edit_all(
     parts = slices(samples, evaluate)
 
     def make(number: int, path: Path) -> None:
-        edited = edit_part(load(), samples, parts[number], score, settings, evaluate)
+        edited = edit_part(load(), samples, parts[number], target_score, settings, evaluate)
         with path.open("wb") as file:
             np.save(file, edited.numpy())
 
-    return stage(folder, {"score": score, "settings": settings}, make, len(parts), "edits-{:05d}.npy")
+    return stage(
+        folder, {"target_score": target_score, "settings": settings}, make, len(parts), "edits-{:05d}.npy"
+    )
 
 
 def choose_settings(
     load: Callable[[], Editor], val: HeldOut, evaluate: EvaluateConfig, judge: Judge, folder: Path
-) -> tuple[EditConfig, dict[str, float]]:
+) -> tuple[SamplingConfig, dict[str, float]]:
     """The point of the grid with the best mean on val, and all of the grid's means.
 
     The processes divide the grid among them; `folder` keeps its means.
@@ -250,16 +252,16 @@ def _edit(
     evaluate: EvaluateConfig,
     judge: Judge,
     folder: Path,
-) -> tuple[dict[str, list[Path]], dict[str, EditConfig], dict[str, Any]]:
+) -> tuple[dict[str, list[Path]], dict[str, SamplingConfig], dict[str, Any]]:
     """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
     The base comes first: a grid that is not given lies around its own settings.
     """
     paths: dict[str, list[Path]] = {}
-    best: dict[str, EditConfig] = {}
+    best: dict[str, SamplingConfig] = {}
     chosen: dict[str, Any] = {}
     device = devices.default_device()
     for name, path in editors.items():
-        load = Once(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
+        load = Lazy(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
         if name == "base":
             evaluate = evaluate.around(load().settings)
         best[name], grid = choose_settings(load, val, evaluate, judge, folder / name / "val")
@@ -271,7 +273,7 @@ def _edit(
     return paths, best, chosen
 
 
-def _recorded(settings: EditConfig) -> dict[str, Any]:
+def _recorded(settings: SamplingConfig) -> dict[str, Any]:
     """Sampling settings under the keys that recorded results have."""
     return {
         "steps": settings.num_inference_steps,

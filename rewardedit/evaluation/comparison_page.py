@@ -91,8 +91,8 @@ def _commands(of: Compared, folder: Path) -> list[tuple[str, str]]:
     commands = [("Edit an image of your own", edit)]
     run = of.result.parent
     if (run / CONFIG).is_file():
-        commands.append(("Write the model card", f"rewardedit share {shlex.quote(str(run))}"))
-        upload = f"rewardedit share {shlex.quote(str(run))} --push-to-hub me/{shlex.quote(run.name)}"
+        commands.append(("Write the model card", f"rewardedit push {shlex.quote(str(run))}"))
+        upload = f"rewardedit push {shlex.quote(str(run))} --push-to-hub me/{shlex.quote(run.name)}"
         commands.append(("Publish it with its card", upload))
     if (folder / CONFIG).is_file():
         longer = f"rewardedit train {shlex.quote(str(folder))} --resume train.max_steps=N"

@@ -6,7 +6,7 @@ from itertools import product
 from typing import Literal
 
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 
 
@@ -42,7 +42,7 @@ class EvaluateConfig:
         object.__setattr__(self, "scorers", tuple(map(resolve_spec, self.scorers)))
         self.grid()  # refuses settings that no pipeline takes
 
-    def around(self, base: EditConfig) -> "EvaluateConfig":
+    def around(self, base: SamplingConfig) -> "EvaluateConfig":
         """This config with a grid around the base's own settings for each that is not given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
         own = base.guidance_scale
@@ -52,18 +52,18 @@ class EvaluateConfig:
         image = self.image_guidance_scale or (max(1.0, base.image_guidance_scale),)
         return replace(self, num_inference_steps=steps, guidance_scale=scales, image_guidance_scale=image)
 
-    def grid(self) -> list[EditConfig]:
+    def grid(self) -> list[SamplingConfig]:
         """All settings; what is not given is as it is by default. With a text guidance scale of 1 the image's
         means nothing, and comes once.
         """
-        own = EditConfig()
+        own = SamplingConfig()
         images = self.image_guidance_scale or (own.image_guidance_scale,)
         steps = self.num_inference_steps or (own.num_inference_steps,)
         texts = self.guidance_scale or (own.guidance_scale,)
         grid = []
         for n, text, image in product(steps, texts, images):
             if text > 1 or image == images[0]:
-                grid.append(EditConfig(n, text, image))
+                grid.append(SamplingConfig(n, text, image))
         return grid
 
 

@@ -100,7 +100,7 @@ def without_held_out(data: DataConfig, own: DataConfig | None, n: int) -> DataCo
             "rows; name other rows, e.g. {name: magicbrush, path: osunlp/MagicBrush, split: dev}, or leave "
             "evaluate out"
         )
-    return replace(data, hold_out=max(data.hold_out, n))
+    return replace(data, holdout_sources=max(data.holdout_sources, n))
 
 
 def read_held_out(
@@ -121,7 +121,7 @@ def read_held_out(
     val, test = split_by_source(source_ids(rows), val_n, n, seed)
     shape = data if own is None or own.size is None else own
     size = require_size(shape)
-    return _read(rows, val, size, shape.policy), _read(rows, test, size, shape.policy)
+    return _read(rows, val, size, shape.resize), _read(rows, test, size, shape.resize)
 
 
 def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tuple[list[int], list[int]]:
@@ -221,8 +221,8 @@ def require_comparison(
         scorers[spec_name(spec)] = load_scorer(spec)
     has = {field.name for field in fields(test.batch) if getattr(test.batch, field.name) is not None}
     for name, scorer in scorers.items():
-        if scorer.needs - has:
-            lacks = ", ".join(sorted(scorer.needs - has))
+        if scorer.required_fields - has:
+            lacks = ", ".join(sorted(scorer.required_fields - has))
             raise ValueError(f"evaluate.scorers: {name} needs {lacks}, which the held-out rows lack")
 
 

@@ -61,7 +61,7 @@ def load_parser(
         model,
         gguf_file=gguf_file or None,
         device=devices.default_device(),
-        dtype=devices.language_dtype(),
+        dtype=devices.llm_dtype(),
         **given,
     )
     return LlmParser(answer, name, kept, prompts=prompts)

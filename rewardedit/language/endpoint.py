@@ -29,7 +29,7 @@ LONGEST = 400  # characters of a refusal or an unreadable answer that an error q
 REFUSES_ALL = (401, 402, 403, 404)
 BUSY = (408, 409, 425, 429)  # statuses of refusals that may be temporary, like failures (500 and above)
 UNREADABLE = 200  # the status of a response that is no chat completion
-FIRST = 8  # after so many chats refused alike and none answered, all are taken to be refused
+MAX_FIRST_REFUSALS = 8  # after so many chats refused alike and none answered, all are taken to be refused
 # Settings that some models refuse, each with the setting to send instead, if any.
 REFUSABLE = {"max_tokens": "max_completion_tokens", "temperature": None, "seed": None}
 UNSUPPORTED = re.compile(
@@ -314,7 +314,7 @@ class Endpoint:
             return False
         with _LOCK:
             self._manner.statuses.append(failure.status)
-            return len(self._manner.statuses) >= FIRST and len(set(self._manner.statuses)) == 1
+            return len(self._manner.statuses) >= MAX_FIRST_REFUSALS and len(set(self._manner.statuses)) == 1
 
     def _count(self, call: Usage) -> None:
         with _LOCK:

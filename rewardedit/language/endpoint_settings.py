@@ -104,9 +104,9 @@ def destinations(options: Any) -> list[Destination]:
     return list(dict.fromkeys(starmap(destination, _endpoints(options, None))))
 
 
-def require_no_key(options: Any) -> None:
+def refuse_secrets(options: Any) -> None:
     """Raises ValueError if options hold a key, or would send one where it must not go: applies
-    `require_endpoint` to every address in them and `require_variable` to every variable's name.
+    `require_endpoint` to every address in them and `require_env_name` to every variable's name.
     """
     for url, name in _endpoints(options, None):
         require_endpoint(url, name)
@@ -121,21 +121,21 @@ def _endpoints(options: Any, name: str | None) -> list[tuple[str, str | None]]:
     if not isinstance(options, Mapping):
         return []
 
-    own = options.get("key_variable")
-    if own is not None:
-        require_variable(own)
-        name = own
+    variable = options.get("key_variable")
+    if variable is not None:
+        require_env_name(variable)
+        name = variable
 
     pairs = []
     for key, value in options.items():
-        more = options.get(f"{key}_options")
-        beside = more.get("key_variable") if isinstance(more, Mapping) else None
+        options_of_key = options.get(f"{key}_options")
+        beside = options_of_key.get("key_variable") if isinstance(options_of_key, Mapping) else None
         pairs += _endpoints(value, name if beside is None else beside)
     return pairs
 
 
 def require_endpoint(url: str, key_variable: str | None) -> None:
-    """Checks `require_address` and `require_variable`, and that no key goes over plain http beyond private
+    """Checks `require_address` and `require_env_name`, and that no key goes over plain http beyond private
     networks.
 
     Raises:
@@ -143,7 +143,7 @@ def require_endpoint(url: str, key_variable: str | None) -> None:
     """
     require_address(url)
     if key_variable is not None:
-        require_variable(key_variable)
+        require_env_name(key_variable)
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     has_key = key_variable is not None or host == OPENAI_HOST or host.endswith(f".{OPENAI_HOST}")
@@ -173,7 +173,7 @@ def require_address(url: str) -> None:
         )
 
 
-def require_variable(name: str) -> None:
+def require_env_name(name: str) -> None:
     """Raises ValueError if a text is not the name of an environment variable that holds a model's key.
 
     The message quotes it only if it is certainly a name: it may be the key itself.

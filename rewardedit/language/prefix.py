@@ -3,7 +3,7 @@
 In a causal model the keys and values of a prefix do not depend on what follows it. They are computed once,
 without gradient, and every continuation attends to them and to its own, so that they are not computed again
 and no backward pass goes through them. All continuations of one prefix read it without a copy, with and
-without a gradient, if flash attention supports them (`has_log_sum`).
+without a gradient, if flash attention supports them (`has_lse`).
 
 A continuation may be followed by several others, such as an edited image by questions about it: these attend
 to several parts, the prefix of all rows and their row's own continuation (`followed`).
@@ -48,11 +48,11 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Joined:
+class KeyValueParts:
     """Keys or values of one layer: the shared prefix in parts, each of one row or all, and each row's own."""
 
     before: tuple[Float[Tensor, "_ heads _ d"], ...]
-    own: Float[Tensor, "b heads s d"]
+    continuation: Float[Tensor, "b heads s d"]
 
 
 class PrefixLayer(CacheLayerMixin):
@@ -63,7 +63,8 @@ class PrefixLayer(CacheLayerMixin):
     def __init__(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
         super().__init__()
         self.parts = tuple(parts)
-        self.own: tuple[Tensor, Tensor] | None = None  # keys and values of the continuation read last
+        # keys and values of the continuation read last
+        self.continuation: tuple[Tensor, Tensor] | None = None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -73,9 +74,9 @@ class PrefixLayer(CacheLayerMixin):
         """Joins the prefix with a continuation's own keys and values, for `attend`."""
         # Under autocast the rotary embedding leaves keys in another dtype than values.
         key_states = key_states.to(value_states.dtype)
-        self.own = (key_states, value_states)
+        self.continuation = (key_states, value_states)
         keys, values = zip(*self.parts, strict=True)
-        return Joined(keys, key_states), Joined(values, value_states)
+        return KeyValueParts(keys, key_states), KeyValueParts(values, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Number of keys, and their offset."""
@@ -127,13 +128,13 @@ def _cache_of(keys: Iterable[Tensor], values: Iterable[Tensor]) -> Cache:
     return Cache(layers=[PrefixLayer([layer]) for layer in zip(keys, values, strict=True)])
 
 
-def followed(cache: Cache) -> Cache:
+def extend(cache: Cache) -> Cache:
     """Returns the cache extended by the continuation that was read last."""
     layers = []
     for layer in cache.layers:
         assert isinstance(layer, PrefixLayer)
-        assert layer.own is not None
-        layers.append(PrefixLayer([*layer.parts, layer.own]))
+        assert layer.continuation is not None
+        layers.append(PrefixLayer([*layer.parts, layer.continuation]))
     return Cache(layers=layers)
 
 
@@ -178,14 +179,14 @@ def attend(
     keys = [part.to(dtype) for part in (*key.before, key.own)]
     values = [part.to(dtype) for part in (*value.before, value.own)]
     query = query.to(dtype)
-    if has_log_sum(query):
+    if has_lse(query):
         out = AttentionInParts.apply(query, scaling, *keys, *values)
     else:
-        out = in_one(query, keys, values, scaling)
+        out = dense_attention(query, keys, values, scaling)
     return out.transpose(1, 2).contiguous(), None
 
 
-def in_one(
+def dense_attention(
     query: Float[Tensor, "b heads s d"],
     keys: Sequence[Float[Tensor, "_ kv_heads _ d"]],
     values: Sequence[Float[Tensor, "_ kv_heads _ d"]],
@@ -227,10 +228,10 @@ class AttentionInParts(torch.autograd.Function):
         out, weight, ctx.seeds = None, None, []
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             fold = Fold.of(query, key, causal=number == len(keys) - 1)
-            found, seen_weight, seeds = with_log_sum(
-                fold.rows(query), fold.spread(key), fold.spread(value), scaling, fold.causal
+            found, seen_weight, seeds = attention_with_lse(
+                fold.fold(query), fold.expand(key), fold.expand(value), scaling, fold.causal
             )
-            seen, seen_weight = fold.back(found), fold.back(seen_weight[..., None])
+            seen, seen_weight = fold.unfold(found), fold.unfold(seen_weight[..., None])
             ctx.seeds.append(seeds)
             if out is None or weight is None:
                 out, weight = seen, seen_weight
@@ -252,22 +253,22 @@ class AttentionInParts(torch.autograd.Function):
         of_query, of_keys, of_values = torch.zeros_like(query), [], []
         for number, (key, value, seeds) in enumerate(zip(keys, values, ctx.seeds, strict=True)):
             fold = Fold.of(query, key, causal=number == len(keys) - 1)
-            of_rows, of_key, of_value = backward_with_log_sum(
-                fold.rows(gradient),
-                fold.rows(query),
-                fold.spread(key),
-                fold.spread(value),
-                fold.rows(out),
-                fold.rows(weight)[..., 0],
+            of_rows, of_key, of_value = backward_with_lse(
+                fold.fold(gradient),
+                fold.fold(query),
+                fold.expand(key),
+                fold.expand(value),
+                fold.fold(out),
+                fold.fold(weight)[..., 0],
                 seeds,
                 ctx.scaling,
                 fold.causal,
             )
-            of_query += fold.back(of_rows)
+            of_query += fold.unfold(of_rows)
             needed = ctx.needs_input_grad[2 + number]
-            of_keys.append(fold.gathered(of_key) if needed else None)
+            of_keys.append(fold.reduce(of_key) if needed else None)
             needed = ctx.needs_input_grad[2 + len(keys) + number]
-            of_values.append(fold.gathered(of_value) if needed else None)
+            of_values.append(fold.reduce(of_value) if needed else None)
 
         return of_query, None, *of_keys, *of_values
 
@@ -293,7 +294,7 @@ class Fold:
         kv_heads = key.shape[1]
         return cls(b, kv_heads, heads // kv_heads, s, len(key) < b, causal)
 
-    def rows(self, x: Float[Tensor, "b heads s d"]) -> Tensor:
+    def fold(self, x: Float[Tensor, "b heads s d"]) -> Tensor:
         """Folds queries, or tensors of their shape."""
         if self.causal:
             return x
@@ -302,24 +303,24 @@ class Fold:
             return x.transpose(0, 1).reshape(1, self.kv_heads, self.b * self.groups * self.s, -1)
         return x.flatten(2, 3)
 
-    def back(self, x: Tensor) -> Float[Tensor, "b heads s d"]:
-        """Inverse of `rows`."""
+    def unfold(self, x: Tensor) -> Float[Tensor, "b heads s d"]:
+        """Inverse of `fold`."""
         if self.causal:
             return x
         if self.shared:
             x = x.view(self.kv_heads, self.b, self.groups, self.s, -1).transpose(0, 1)
         return x.reshape(self.b, self.kv_heads * self.groups, self.s, -1)
 
-    def spread(self, part: Tensor) -> Tensor:
+    def expand(self, part: Tensor) -> Tensor:
         """Repeats keys or values for their group under a causal mask."""
         return part.repeat_interleave(self.groups, 1) if self.causal and self.groups > 1 else part
 
-    def gathered(self, x: Tensor) -> Tensor:
-        """The gradient of the input of `spread`."""
+    def reduce(self, x: Tensor) -> Tensor:
+        """The gradient of the input of `expand`."""
         return x.unflatten(1, (self.kv_heads, self.groups)).sum(2) if self.causal else x
 
 
-def has_log_sum(query: Tensor) -> bool:
+def has_lse(query: Tensor) -> bool:
     """True if flash attention, which gives log-sum-exps, supports these queries: on a CPU, and in half
     precision on a GPU of compute capability 8.0 or higher; `meta` stands for such a GPU.
     """
@@ -331,7 +332,7 @@ def has_log_sum(query: Tensor) -> bool:
     return device.type == "meta" or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def with_log_sum(
+def attention_with_lse(
     query: Tensor, key: Tensor, value: Tensor, scaling: float | None, causal: bool
 ) -> tuple[Float[Tensor, "b heads s d"], Float[Tensor, "b heads s"], tuple[Tensor, ...]]:
     """Attention and the log-sum-exp of each query's logits, by the fused kernels behind torch's own function,
@@ -352,7 +353,7 @@ def with_log_sum(
     return out, weight, tuple(seeds)
 
 
-def backward_with_log_sum(
+def backward_with_lse(
     gradient: Tensor,
     query: Tensor,
     key: Tensor,

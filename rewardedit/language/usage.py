@@ -27,7 +27,7 @@ def write_usage(path: AnyPath, usage: Mapping[str, Usage], in_stage: bool = Fals
 
 
 @contextmanager
-def usage_kept(path: AnyPath) -> Iterator[None]:
+def record_usage(path: AnyPath) -> Iterator[None]:
     """Adds to a file the endpoint usage of this process within the block, even if the block ends in an error:
     it is billed all the same.
     """
@@ -77,14 +77,14 @@ def _is_count(value: Any) -> bool:
 
 def add_up(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
     """The sum of several usages, separately for each endpoint and model."""
-    found: dict[str, Usage] = {}
+    total: dict[str, Usage] = {}
     for part in parts:
         for name, counts in part.items():
-            found.setdefault(name, Usage()).add(counts)
-    return found
+            total.setdefault(name, Usage()).add(counts)
+    return total
 
 
-def told(usage: Mapping[str, Usage]) -> str:
+def format_usage(usage: Mapping[str, Usage]) -> str:
     """A summary with one line for each endpoint and model."""
     lines = []
     for name, counts in usage.items():

@@ -123,7 +123,7 @@ def load_vlm(
         ValueError: if there is no such model or dtype, it is of another kind, its weights are not those of
             its class, the adapter does not fit it, or bitsandbytes is not installed.
     """
-    dtype = devices.number_type(dtype)
+    dtype = devices.parse_dtype(dtype)
     name = resolve_model(name)
     require_vlm(name)
     options = {} if quantize is None else quantised(quantize, device, dtype)

@@ -1,7 +1,7 @@
 """Objects in images, and the regions of edits (BPM Sec. 3.2).
 
-A `Finder` finds objects in images by their names. A `Locator` returns the regions of edits: `NamedObjects` by
-a finder, `ChangedPlaces` by the difference of the images, `GivenMask` by the row's mask.
+A `Finder` finds objects in images by their names. A `Locator` returns the regions of edits: `ObjectLocator`
+by a finder, `ChangeMaskLocator` by the difference of the images, `GivenMaskLocator` by the row's mask.
 """
 
 from collections.abc import Sequence
@@ -122,7 +122,7 @@ class Locator(Protocol):
         ...
 
 
-class NamedObjects(nn.Module):
+class ObjectLocator(nn.Module):
     """Locates an edit by its objects: the source object in the source image, the target object in the edited
     one, and the reference object there (BPM Alg. 1, lines 5 and 6).
     """
@@ -224,7 +224,7 @@ class WithoutNames:
         return [None] * len(source)
 
 
-class ChangedPlaces(WithoutNames):
+class ChangeMaskLocator(WithoutNames):
     """Locates an edit by the difference between the images (`change_mask`); no model is needed, and the
     instruction is not read.
     """
@@ -236,7 +236,7 @@ class ChangedPlaces(WithoutNames):
         return [same_on_both_sides(mask, "nothing has changed") for mask in masks]
 
 
-class GivenMask(WithoutNames):
+class GivenMaskLocator(WithoutNames):
     """Locates an edit by the mask of its row."""
 
     def of_edits(

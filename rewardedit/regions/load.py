@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rewardedit.regions.base import ChangedPlaces, GivenMask, Locator, NamedObjects
+from rewardedit.regions.base import ChangeMaskLocator, GivenMaskLocator, Locator, ObjectLocator
 from rewardedit.regions.grounded_sam import GroundedSam
 from rewardedit.regions.sam3 import Sam3
 
@@ -15,7 +15,7 @@ FINDERS: dict[str, Callable[..., Any]] = {
     "sam3": Sam3.from_pretrained,
 }
 DEFAULT = "grounded_sam"
-WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangedPlaces, "mask": GivenMask}
+WITHOUT_MODEL: dict[str, Callable[[], Locator]] = {"change_map": ChangeMaskLocator, "mask": GivenMaskLocator}
 
 
 def locator_options(regions: str | Mapping[str, Any] | None) -> dict[str, Any]:
@@ -50,6 +50,6 @@ def load_locator(name: str, *, dtype: torch.dtype = torch.float32, **options: An
         names = ", ".join([*FINDERS, *WITHOUT_MODEL])
         raise ValueError(f"regions: expected one of {names}; got {name!r}")
     try:
-        return NamedObjects(FINDERS[name](dtype=dtype, **options))
+        return ObjectLocator(FINDERS[name](dtype=dtype, **options))
     except TypeError as error:
         raise ValueError(f"regions {name!r}: {error}") from error

@@ -12,7 +12,7 @@ import yaml
 
 from rewardedit import config as configs
 from rewardedit.files import replaced
-from rewardedit.models import HUB_NAME, is_of_the_hub
+from rewardedit.models import HUB_NAME, is_hub_name
 from rewardedit.reports.card_examples import Usage, examples
 from rewardedit.reports.card_samples import copy_samples, remove_samples
 from rewardedit.reports.published import published, without_local
@@ -20,7 +20,7 @@ from rewardedit.reports.published import published, without_local
 # Folders in which trainers leave their result.
 RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
-MODELS = ("base", "model", "checkpoint", "start")  # settings that name a base model
+MODELS = ("base", "model", "checkpoint", "init_from")  # settings that name a base model
 LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
 EDITORS = {"pipeline": "finetune", "lora": "adapter"}  # how an editor relates to its base model
 SET_ASIDE = ("usage", "differences", "settings", "change_outside")  # metrics that are no plain figures
@@ -133,11 +133,11 @@ def _head(settings: dict[str, Any], made: str, trainer: str, license: str) -> di
     if made in EDITORS:
         head["pipeline_tag"] = "image-to-image"
     base = base_of(settings)
-    if base is not None and is_of_the_hub(base):
+    if base is not None and is_hub_name(base):
         head["base_model"] = base
         if made in EDITORS:
             head["base_model_relation"] = EDITORS[made]
-    data = [path for path in data_of(settings) if is_of_the_hub(path)]
+    data = [path for path in data_of(settings) if is_hub_name(path)]
     if data:
         head["datasets"] = data
     return head
@@ -193,7 +193,7 @@ def _figures(metrics: dict[str, Any]) -> str:
 
 def is_public(settings: dict[str, Any]) -> bool:
     """True if all data of a run are data sets of the hub or of the offline world."""
-    return all(is_of_the_hub(path) for path in data_of(settings) + data_of(settings.get("evaluate") or {}))
+    return all(is_hub_name(path) for path in data_of(settings) + data_of(settings.get("evaluate") or {}))
 
 
 def base_of(settings: dict[str, Any]) -> str | None:

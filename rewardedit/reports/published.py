@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.language.endpoint_settings import ADDRESS
-from rewardedit.models import NAMES, RELATIVE, is_of_the_hub
+from rewardedit.models import NAMES, RELATIVE, is_hub_name
 from rewardedit.untrusted import read_json
 
 LOCAL = "(local)"
@@ -28,7 +28,7 @@ def is_local(text: str) -> bool:
         return False
     if ABSOLUTE.fullmatch(text) or RELATIVE.fullmatch(text):
         return True
-    return bool(PATHLIKE.fullmatch(text)) and not is_of_the_hub(text.partition("#")[0])
+    return bool(PATHLIKE.fullmatch(text)) and not is_hub_name(text.partition("#")[0])
 
 
 def without_local(values: Any) -> Any:

@@ -22,7 +22,7 @@ def verdict(scorer: Bpm, score: float, parts: Mapping[str, float], reason: str |
     if not math.isfinite(score):
         return f"No score: {reason}."
     low, high = scorer.range
-    ends = scorer.config.ends
+    ends = scorer.config.effective_calibration
     said = [
         _third(MODIFY, parts["modify"], ends.modify),
         _third(PRESERVE, parts["preserve"], ends.preserve),

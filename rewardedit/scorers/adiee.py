@@ -14,10 +14,9 @@ from torch import Tensor
 
 from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.files import to_json
 from rewardedit.images import clamp_straight_through, fit
-from rewardedit.language.prefix import Prefix, alone_with, as_cache, followed, prefix_attention, split_rows
+from rewardedit.language.prefix import Prefix, alone_with, as_cache, extend, prefix_attention, split_rows
 from rewardedit.language.texts import LOCK, note
 from rewardedit.language.vlm import (
     Vlm,
@@ -28,6 +27,7 @@ from rewardedit.language.vlm import (
 )
 from rewardedit.language.vlm_weights import load_adapter
 from rewardedit.models import fetched, require_checkpoint, resolve_model
+from rewardedit.prepared import Prepared
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns
 from rewardedit.scorers.base import Scorer
@@ -159,17 +159,17 @@ class Adiee(Scorer):
         return self.vlm.prompt(turns(question, without(self.reserved, instruction), own.layout, own.prompts))
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         if not self.share_prefix:
-            return Encoded({})
+            return Prepared({})
         before, _ = self.split(self.prompt("", 0))
         inputs = self.vlm.inputs([before] * len(source), self.sized(source)[:, None])
         inputs.pop("attention_mask", None)
         with alone_with(self.model.model.get_decoder()):
             out = self.model.model(**inputs, use_cache=True)
-        return Encoded({"prefix": split_rows(out.past_key_values)})
+        return Prepared({"prefix": split_rows(out.past_key_values)})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         prefixes: list[Prefix] | None = prepared.inputs.get("prefix")
         asked = []
         for question in self.questions:
@@ -259,7 +259,7 @@ class Adiee(Scorer):
         inputs.pop("attention_mask", None)  # all rows have the same length
         cache = as_cache(prefixes)
         self._read(inputs, cache, len(prefixes[0]))
-        cache = followed(cache)
+        cache = extend(cache)
         begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
 
         states = []

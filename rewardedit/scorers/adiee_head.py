@@ -87,7 +87,7 @@ class ScoreHead(nn.Module):
         """Raw values: scores from 0 to 10 of the scalar head, logits of the head with classes. In fp32 even
         within a mixed-precision run, so that training and inference give the same score.
         """
-        with devices.full_precision(state.device.type):
+        with devices.no_autocast(state.device.type):
             raw = self.layers(state.to(next(self.parameters()).dtype)).float()
             return raw.unflatten(-1, (self.axes, self.classes))
 

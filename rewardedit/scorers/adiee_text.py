@@ -122,7 +122,8 @@ def add_words(model: Any, processor: Any, layout: Layout) -> int:
     for text, length in zip(texts, lengths, strict=True):
         if len(tokens(text)) > length:
             raise ValueError(
-                "question_words: this tokenizer already encodes the questions in fewer tokens; leave it out"
+                "add_question_tokens: this tokenizer already encodes the questions in fewer tokens; leave "
+                "it out"
             )
 
     _make_room(model, tokenizer)

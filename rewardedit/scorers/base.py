@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded, is_of_inference_mode
 from rewardedit.models import names_in
+from rewardedit.prepared import Prepared, is_of_inference_mode
 from rewardedit.values import NOT_FINITE
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,13 +28,13 @@ class Scorer(nn.Module):
 
     range: tuple[float, float] = (-math.inf, math.inf)  # lowest and highest score
     differentiable: bool = False  # has a gradient with respect to `edited`
-    needs: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
+    required_fields: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
     paper: str = ""  # where the score is defined
     # scorers that share weights or a kind of measurement; for a sum, its members' families joined by +
     family: str = "custom"
 
     @classmethod
-    def packaged(cls, options: Mapping[str, Any]) -> set[str]:
+    def packaged_models(cls, options: Mapping[str, Any]) -> set[str]:
         """Names of the package's own models that are loaded with all of these options."""
         return names_in(cls.resolved(options))
 
@@ -55,28 +55,28 @@ class Scorer(nn.Module):
         """
         return {}
 
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         """Computes everything that depends on source and instruction only,
-        once for any number of candidates (`Encoded.take`).
+        once for any number of candidates (`Prepared.take`).
         """
-        return Encoded({})
+        return Prepared({})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         raise NotImplementedError
 
-    def forward(self, batch: EditBatch, prepared: Encoded | None = None) -> Scores:
+    def forward(self, batch: EditBatch, prepared: Prepared | None = None) -> Scores:
         """Scores b edits; computes `prepared` if it is not given. No gradient reaches the edited image of an
         invalid row, not even NaN.
 
         Raises:
-            ValueError: before any compute, if the batch lacks a field in `needs`, or carries a gradient that
-                this scorer cannot pass on.
+            ValueError: before any compute, if the batch lacks a field in `required_fields`, or carries a
+                gradient that this scorer cannot pass on.
         """
         name = type(self).__name__
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
 
-        missing = sorted(field for field in self.needs if getattr(batch, field) is None)
+        missing = sorted(field for field in self.required_fields if getattr(batch, field) is None)
         if missing:
             raise ValueError(
                 f"{name} needs {', '.join(missing)}; set that field of the EditBatch, or use another scorer"
@@ -99,7 +99,7 @@ class Scorer(nn.Module):
         edited.register_hook(partial(_of_rows, scores.valid))
         return scores
 
-    def _of_finite_rows(self, batch: EditBatch, prepared: Encoded | None) -> Scores:
+    def _of_finite_rows(self, batch: EditBatch, prepared: Prepared | None) -> Scores:
         """Scores the rows whose edited image is finite; the others are skipped and invalid."""
         rows = list(compress(range(len(batch)), batch.is_finite))
         reason: list[str | None] = [NOT_FINITE] * len(batch)
@@ -160,7 +160,7 @@ def scorer(
     *,
     range: tuple[float, float] = (-math.inf, math.inf),
     differentiable: bool = False,
-    needs: Collection[str] = (),
+    required_fields: Collection[str] = (),
     family: str = "custom",
 ) -> Callable[[F], F]:
     """Declares a function `(EditBatch) -> (b,)` as a scorer that recipes and commands may name.
@@ -168,10 +168,15 @@ def scorer(
     Args:
         range: lowest and highest score; higher is better.
         differentiable: has a gradient with respect to `edited`, which training on it needs.
-        needs: required fields of the `EditBatch` beyond source, instruction and edited.
+        required_fields: required fields of the `EditBatch` beyond source, instruction and edited.
         family: shared by scorers of one kind; a training's held-out scorer is of another family.
     """
-    settings = {"range": range, "differentiable": differentiable, "needs": frozenset(needs), "family": family}
+    settings = {
+        "range": range,
+        "differentiable": differentiable,
+        "required_fields": frozenset(required_fields),
+        "family": family,
+    }
 
     def declare(function: F) -> F:
         function.__dict__[DECLARED] = settings
@@ -196,16 +201,21 @@ class FunctionScorer(Scorer):
         function: Callable[[EditBatch], Tensor],
         range: tuple[float, float] | None = None,
         differentiable: bool | None = None,
-        needs: Collection[str] | None = None,
+        required_fields: Collection[str] | None = None,
         family: str | None = None,
     ) -> None:
         super().__init__()
         self.function = function
-        given = {"range": range, "differentiable": differentiable, "needs": needs, "family": family}
+        given = {
+            "range": range,
+            "differentiable": differentiable,
+            "required_fields": required_fields,
+            "family": family,
+        }
         settings = declared(function) | {name: value for name, value in given.items() if value is not None}
         self.range = settings.get("range", Scorer.range)
         self.differentiable = settings.get("differentiable", Scorer.differentiable)
-        self.needs = frozenset(settings.get("needs", Scorer.needs))
+        self.required_fields = frozenset(settings.get("required_fields", Scorer.required_fields))
         self.family = settings.get("family", Scorer.family)
 
     @property
@@ -216,7 +226,7 @@ class FunctionScorer(Scorer):
             return {}
         return {"source": hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         score = self.function(batch)
         if score.shape != (len(batch),):
             raise ValueError(
@@ -237,7 +247,7 @@ class Combination(Scorer):
         self.names = tuple(scorers)
         self.scorers = nn.ModuleList(scorers.values())
         self.differentiable = all(scorer.differentiable for scorer in scorers.values())
-        self.needs = frozenset().union(*(scorer.needs for scorer in scorers.values()))
+        self.required_fields = frozenset().union(*(scorer.required_fields for scorer in scorers.values()))
         families = "+".join(scorer.family for scorer in scorers.values())
         self.family = "+".join(sorted(set(families.split("+"))))
 
@@ -250,10 +260,10 @@ class Combination(Scorer):
                 found[name] = fingerprint
         return found
 
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        return Encoded({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        return Prepared({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
 
-    def scores(self, batch: EditBatch, prepared: Encoded) -> dict[str, Scores]:
+    def scores(self, batch: EditBatch, prepared: Prepared) -> dict[str, Scores]:
         """Scores of the batch by each scorer, by name."""
         return {name: scorer(batch, prepared.inputs[name]) for name, scorer in self.named()}
 
@@ -296,7 +306,7 @@ class WeightedSum(Combination):
             high += max(weight * first, weight * last)
         self.range = (low, high)
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         scores = self.scores(batch, prepared)
         total = sum(weight * scores[name].score for name, weight in self.weights.items())
         assert isinstance(total, Tensor)

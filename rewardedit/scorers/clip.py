@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from rewardedit import pretrained
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.language.texts import tokenize
 from rewardedit.models import CLIP, resolve_model
+from rewardedit.prepared import Prepared
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity
 
@@ -124,10 +124,10 @@ class ClipD(ClipScorer):
         return cls(*load_clip(checkpoint, dtype), normalise=normalise, text=text)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        return Encoded({"source": self._scaled(self.image_features(source))})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        return Prepared({"source": self._scaled(self.image_features(source))})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         b = len(batch)
         if self.text == "instruction":
             batch = replace(batch, source_caption=None, target_caption=None)
@@ -168,7 +168,7 @@ class ClipT(ClipScorer):
 
     paper = "cosine of CLIP's image and caption"
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         texts = self.text_features(target_texts(batch))
         return Scores.make(F.cosine_similarity(self.image_features(batch.edited), texts).clamp(-1, 1))
 
@@ -180,7 +180,7 @@ class ClipI(FeatureSimilarity):
     (InstructPix2Pix's CLIP image similarity).
     """
 
-    needs = frozenset({"target"})
+    required_fields = frozenset({"target"})
     paper = "cosine of CLIP's images; ADIEE Eq. 2"
     family = "clip"
 

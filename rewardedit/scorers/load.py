@@ -85,7 +85,7 @@ def packaged_models(spec: str | Mapping[str, Any], **options: Any) -> set[str]:
     """The names of the packaged models that `load_scorer(spec, **options)` loads."""
     found: set[str] = set()
     for name, term in all_terms(spec):
-        found |= find_scorer(name).packaged(all_options(name, term.options | options))
+        found |= find_scorer(name).packaged_models(all_options(name, term.options | options))
     return found
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
+from rewardedit.prepared import Prepared
 from rewardedit.scorer_spec import ScorerSpec, full_name
 from rewardedit.scorers.base import Combination, Scorer
 from rewardedit.scorers.load import load_scorer
@@ -16,7 +16,7 @@ from rewardedit.scorers.load import load_scorer
 CENTRES: dict[str, tuple[float, float]] = {
     "adiee(checkpoint=shapes/adiee)": (8.58, 3.214),
     "bpm(checkpoint=shapes/detector)": (1.795, 0.1861),
-    "bpm(checkpoint=shapes/detector, undetected=failed)": (1.787, 0.4032),
+    "bpm(checkpoint=shapes/detector, missing_object=failed)": (1.787, 0.4032),
     "vifi_clip(checkpoint=shapes/vifi-clip)": (79.89, 16.79),
     "clip_d(checkpoint=shapes/clip)": (0.9561, 0.303),
 }
@@ -75,7 +75,7 @@ class LowerOf(Combination):
         """Loads the scorers of these specs.
 
         Args:
-            scorers: specs for `load_scorer`, such as "adiee" or {"bpm": {"undetected": "failed"}}.
+            scorers: specs for `load_scorer`, such as "adiee" or {"bpm": {"missing_object": "failed"}}.
             centres: [median, spread] of each in its own units, by its name with options, as errors print it;
                 those in `CENTRES` may be left out.
 
@@ -93,7 +93,7 @@ class LowerOf(Combination):
         loaded = {name: load_scorer(spec) for name, spec in names.items()}
         return cls(loaded, {name: known[name] for name in names})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         scores = self.scores(batch, prepared)
         centred = {name: self.centred(name, found.score) for name, found in scores.items()}
         return Scores.make(torch.stack([*centred.values()]).amin(0), centred, self.reasons(scores))

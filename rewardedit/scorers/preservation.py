@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess, gaussian_blur
 from rewardedit.models import DINO
+from rewardedit.prepared import Prepared
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.lpips import LpipsNetwork, load_lpips
 
 REGIONS = ("all", "inside", "outside")
 REFERENCES = ("source", "target")
-LEAST = 0.5  # pixels: a region with fewer is empty
+MIN_REGION_PIXELS = 0.5  # pixels: a region with fewer is empty
 MOST_DB = 100.0  # highest PSNR
 SIGMA = 1.5
 RIM = 5  # SSIM's window: 11 × 11 pixels
@@ -47,19 +47,19 @@ class Preservation(Scorer):
                 raise ValueError(f"{name}: expected one of {', '.join(known)}; got {value!r}")
         self.region = region
         self.against = against
-        needs = {"mask"} if region != "all" else set()
+        required_fields = {"mask"} if region != "all" else set()
         if against == "target":
-            needs.add("target")
-        self.needs = frozenset(needs)
+            required_fields.add("target")
+        self.required_fields = frozenset(required_fields)
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         reference = batch.source if self.against == "source" else batch.target
         assert reference is not None
         dtype = torch.promote_types(torch.promote_types(batch.edited.dtype, reference.dtype), torch.float32)
         edited = batch.edited.to(dtype)
         reference = reference.to(dtype)
         weight = self.weight(batch).to(dtype)
-        empty = (self.counted(weight).flatten(1).sum(1) < LEAST).tolist()
+        empty = (self.counted(weight).flatten(1).sum(1) < MIN_REGION_PIXELS).tolist()
         reason = [f"nothing lies {self.region} the mask" if nothing else None for nothing in empty]
         return Scores.make(self.compare(edited, reference, weight, prepared), reason=reason)
 
@@ -78,7 +78,7 @@ class Preservation(Scorer):
         edited: Float[Tensor, "b 3 h w"],
         reference: Float[Tensor, "b 3 h w"],
         weight: Float[Tensor, "b 1 h w"],
-        prepared: Encoded,
+        prepared: Prepared,
     ) -> Float[Tensor, " b"]:
         """Returns one finite score per row, even if the region is empty."""
         raise NotImplementedError
@@ -108,7 +108,7 @@ class L1(Preservation):
     paper = "mean absolute difference"
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).abs(), weight)
 
@@ -120,7 +120,7 @@ class L2(Preservation):
     paper = "mean squared difference"
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         return 1 - region_mean((edited - reference).square(), weight)
 
@@ -134,7 +134,7 @@ class Psnr(Preservation):
     paper = "peak signal-to-noise ratio, in decibels"
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         return (
             -10 * region_mean((edited - reference).square(), weight).clamp_min(10 ** (-MOST_DB / 10)).log10()
@@ -161,7 +161,7 @@ class Ssim(Preservation):
         return F.pad(weight[..., RIM:-RIM, RIM:-RIM], (RIM,) * 4)
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         similarity = ssim_map(only(edited, reference, weight), reference)
         return region_mean(similarity, self.counted(weight)).clamp(-1, 1)
@@ -169,7 +169,7 @@ class Ssim(Preservation):
 
 def ssim_map(x: Float[Tensor, "b c h w"], y: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
     """SSIM of the window around each pixel, in [−1, 1]."""
-    with devices.full_precision(x.device.type):  # a variance is a difference of nearly equal numbers
+    with devices.no_autocast(x.device.type):  # a variance is a difference of nearly equal numbers
         mean_x = gaussian_blur(x, SIGMA)
         mean_y = gaussian_blur(y, SIGMA)
         xx = gaussian_blur(x * x, SIGMA)
@@ -202,13 +202,13 @@ class Lpips(Preservation):
         return cls(load_lpips(net, weights), region, against)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         if self.against != "source":
-            return Encoded({})
-        return Encoded({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
+            return Prepared({})
+        return Prepared({f"layer {i}": layer for i, layer in enumerate(self.network(source))})
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         expected = list(prepared.inputs.values()) or self.network(reference)
         maps = self.network.distances(self.network(only(edited, reference, weight)), expected)
@@ -235,11 +235,11 @@ class FeatureSimilarity(Preservation):
         raise NotImplementedError
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
-        return Encoded({"source": self.features(source)} if self.against == "source" else {})
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        return Prepared({"source": self.features(source)} if self.against == "source" else {})
 
     def compare(
-        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Encoded
+        self, edited: Tensor, reference: Tensor, weight: Tensor, prepared: Prepared
     ) -> Float[Tensor, " b"]:
         expected = prepared.inputs["source"] if self.against == "source" else self.features(reference)
         return F.cosine_similarity(self.features(only(edited, reference, weight)), expected).clamp(-1, 1)

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from rewardedit import devices, pretrained
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.images import Preprocess
 from rewardedit.models import fetched, require_checkpoint
+from rewardedit.prepared import Prepared
 from rewardedit.scorers.clip import ClipScorer, load_clip
 from rewardedit.untrusted import read_settings_file
 
@@ -108,7 +108,7 @@ class ViFiClip(ClipScorer):
         """
         if pooling is not None and pooling not in POOLINGS:
             raise ValueError(f"pooling: expected one of {', '.join(POOLINGS)}; got {pooling!r}")
-        dtype = devices.number_type(dtype)
+        dtype = devices.parse_dtype(dtype)
         checkpoint = require_checkpoint("vifi_clip", checkpoint, "humanedit-vifi-clip", "shapes/vifi-clip")
         model, tokenizer, preprocess = load_clip(checkpoint, dtype)
         if model.config.model_type != "clip":
@@ -174,11 +174,11 @@ class ViFiClip(ClipScorer):
         return F.normalize(mean, dim=-1)
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         words = F.normalize(self.text_features(instruction), dim=-1)
-        return Encoded({**self.frame(source), "words": words})
+        return Prepared({**self.frame(source), "words": words})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         video = self.video(prepared.inputs, self.frame(batch.edited))
         return Scores.make(100 * (video * prepared.inputs["words"]).sum(1).clamp(-1, 1))
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.images import resize
 from rewardedit.language.endpoint import Endpoint
 from rewardedit.language.endpoint_settings import ADDRESS
@@ -18,6 +17,7 @@ from rewardedit.language.judge_models import load_judge
 from rewardedit.language.model_hash import model_hash
 from rewardedit.language.vlm import Vlm, reserved_tokens, without
 from rewardedit.models import JUDGE
+from rewardedit.prepared import Prepared
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
@@ -31,7 +31,7 @@ from rewardedit.scorers.vlm_judge_prompts import (
     questions,
 )
 
-GRAY = 0.5  # covers the parts of an image that are not to be judged
+COVER_GRAY = 0.5  # covers the parts of an image that are not to be judged
 VISIBLE = 0.5  # least weight of a pixel that counts as visible
 Images = tuple[Tensor, Tensor]  # source and edited, each (b, 3, h, w)
 
@@ -163,7 +163,7 @@ class VlmJudge(Scorer):
                 )
             judge = Endpoint(url, model, key_variable, timeout, retries, seed=seed, longest_wait=longest_wait)
         else:
-            judge = load_judge(checkpoint, adapter, devices.number_type(dtype))
+            judge = load_judge(checkpoint, adapter, devices.parse_dtype(dtype))
             model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
         return cls(judge, model, criteria, answer, apart, shown, max_new_tokens)
 
@@ -185,7 +185,7 @@ class VlmJudge(Scorer):
             "decoding": self.grader.decoding(),
         }
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         shown = views(batch.source, batch.edited, self.apart)
         if self.vlm is not None:
             self.vlm.note_cut(batch.instruction, self.family)
@@ -263,7 +263,7 @@ def views(
 
 
 def _covered(image: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
-    return torch.full_like(image, GRAY).lerp(image, weight.to(image.dtype))
+    return torch.full_like(image, COVER_GRAY).lerp(image, weight.to(image.dtype))
 
 
 def combine(asked: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:

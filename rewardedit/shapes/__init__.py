@@ -1,6 +1,6 @@
 """The offline world of shapes: rendered scenes, instructions, exact ground truth, and the oracle."""
 
-from rewardedit.shapes.mixed_quality import MIXED, QUALITIES, candidates
+from rewardedit.shapes.corruptions import CORRUPTION_KINDS, DEFAULT_MIX, corrupt_targets
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.rows import ShapesRows
 from rewardedit.shapes.sequences import ShapesSequence, sequence
@@ -9,16 +9,16 @@ from rewardedit.shapes.world import Shapes, ShapesBatch, join
 
 __all__ = [
     "BACKDROPS",
+    "CORRUPTION_KINDS",
+    "DEFAULT_MIX",
     "EDIT_TYPES",
-    "MIXED",
-    "QUALITIES",
     "WORLD_VERSION",
     "Shapes",
     "ShapesBatch",
     "ShapesOracle",
     "ShapesRows",
     "ShapesSequence",
-    "candidates",
+    "corrupt_targets",
     "join",
     "sequence",
 ]

@@ -4,26 +4,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rewardedit.shapes.looking import Seen, old_objects
+from rewardedit.shapes.perception import Percept, old_objects
 from rewardedit.shapes.recover import Objects, colour_share, cover, draw, patch, ramp
 from rewardedit.shapes.render import OBJECT_RGB, render_backgrounds
 from rewardedit.shapes.scenes import CENTRES, EMPTY, Edits, Scenes
 from rewardedit.shapes.vocabulary import CELL, RADII
 
 
-def alignment_of(seen: Seen, before: Scenes, edits: Edits) -> Tensor:
+def alignment_of(percept: Percept, before: Scenes, edits: Edits) -> Tensor:
     """Alignment (b,) in [0, 1]: how far the requested change was made."""
-    asked = seen.asked
+    asked = percept.asked
     alignment = torch.zeros(len(edits))
     alignment[asked.row] = (
         asked.fit
         * _wanted_size(asked, before, edits)
         * _wanted_place(asked, before, edits)
-        * _reshaped(seen.image, seen.background, before, edits, asked)
+        * _reshaped(percept.image, percept.background, before, edits, asked)
     )
     alignment[edits.is_type("remove")] = 1.0
-    alignment *= _gone(seen.image, seen.background, before, edits, asked)
-    repainted = _repainted(seen.image, seen.wanted, before, seen.kept)
+    alignment *= _gone(percept.image, percept.background, before, edits, asked)
+    repainted = _repainted(percept.image, percept.wanted, before, percept.kept)
     return torch.where(torch.from_numpy(edits.is_type("background")), repainted, alignment)
 
 

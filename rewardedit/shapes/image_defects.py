@@ -15,7 +15,7 @@ SHIFT = 0.06  # the largest shift of a colour channel
 BEND = 0.15  # standard deviation of a displacement, in halves of an image's side
 
 
-def spoil(images: Float[Tensor, "b 3 h w"], generator: torch.Generator) -> Float[Tensor, "b 3 h w"]:
+def add_artifacts(images: Float[Tensor, "b 3 h w"], generator: torch.Generator) -> Float[Tensor, "b 3 h w"]:
     """Adds random blur, noise and colour shifts to images in [0, 1]."""
     b = len(images)
     kind = torch.randint(0, 4, (b,), generator=generator)

@@ -12,7 +12,7 @@ from rewardedit.shapes.vocabulary import COLOURS, SHAPES, SIZE
 CHANNELS = len(COLOURS) + len(SHAPES)
 
 
-def scene_maps(scenes: Scenes, side: int) -> Float[Tensor, "b 14 side side"]:
+def object_maps(scenes: Scenes, side: int) -> Float[Tensor, "b 14 side side"]:
     """Share of each of side × side squares that objects of each colour, then of each shape, cover."""
     maps = torch.zeros(len(scenes), CHANNELS, SIZE, SIZE)
     layers = [(scenes.colour, scenes.shape, object_coverage(scenes))]

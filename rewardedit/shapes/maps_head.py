@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
-class MapsHead(nn.Module):
+class ObjectMapHead(nn.Module):
     """Predicts maps from the output of a UNet's middle block."""
 
     def __init__(self, unet: Any, channels: int) -> None:

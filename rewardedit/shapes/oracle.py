@@ -16,14 +16,14 @@ from torch import Tensor
 
 from rewardedit.data.worlds import Rating
 from rewardedit.shapes.alignment import alignment_of
-from rewardedit.shapes.looking import Seen, draws, look, old_objects
+from rewardedit.shapes.perception import Percept, draws, old_objects, perceive
 from rewardedit.shapes.recover import background_damage, cover, in_place, ramp
 from rewardedit.shapes.scenes import CELLS, OBJECT_FIELDS, Edits, Scenes, concatenate, without_edited
 from rewardedit.shapes.sequences import ShapesSequence
 from rewardedit.shapes.vocabulary import CELL, EDIT_TYPES, RADII, SIZE
 from rewardedit.shapes.world import ShapesBatch
 
-AT_ONCE = 256  # samples per batch
+BATCH_SIZE = 256  # samples per batch
 
 
 def _cells(cells: np.ndarray) -> Tensor:
@@ -77,8 +77,8 @@ class ShapesOracle:
         has_edit = edited.isfinite().flatten(1).all(1)
         edited = edited.nan_to_num(0.0, 0.0, 0.0)
         ratings = []
-        for first in range(0, len(samples), AT_ONCE):
-            part = slice(first, first + AT_ONCE)
+        for first in range(0, len(samples), BATCH_SIZE):
+            part = slice(first, first + BATCH_SIZE)
             aspects = _aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part])
             ratings.append(vars(_rating(*aspects)).values())
         return Rating(*(torch.cat(parts) * has_edit for parts in zip(*ratings, strict=True)))
@@ -134,33 +134,33 @@ def _aspects(
     """
     keep = without_edited(after, edits).present
     counts = torch.from_numpy(keep if elsewhere is None else keep & ~elsewhere)
-    seen = look(edited, before, after, edits, keep)
-    alignment = alignment_of(seen, before, edits)
+    percept = perceive(edited, before, after, edits, keep)
+    alignment = alignment_of(percept, before, edits)
 
-    spare = 1 - torch.maximum(cover(seen.kept, len(edits), 1.5), cover(seen.asked, len(edits), 1.5))
+    spare = 1 - torch.maximum(cover(percept.kept, len(edits), 1.5), cover(percept.asked, len(edits), 1.5))
     spare *= 1 - old_objects(before, edits)  # remains of the old object count against alignment
-    wanted = seen.wanted
+    wanted = percept.wanted
     if elsewhere is not None and repainted is not None:
         spare *= 1 - _cells(elsewhere)
-        wanted = torch.where(repainted[:, None, None, None], seen.background, wanted)
+        wanted = torch.where(repainted[:, None, None, None], percept.background, wanted)
 
-    damage, tint = background_damage(seen.image - wanted, spare)
+    damage, tint = background_damage(percept.image - wanted, spare)
 
     repaints = torch.from_numpy(edits.is_type("background"))
     ones = torch.ones(len(edits))
     intact = torch.where(repaints, ones, ramp(tint, 0.25, 0.06) / (1 + damage / 60))
-    consistency = _survived(seen, after, keep, counts) ** 3 * intact
-    quality = _clean(seen, edits, keep, counts)
+    consistency = _survived(percept, after, keep, counts) ** 3 * intact
+    quality = _clean(percept, edits, keep, counts)
     quality /= 1 + damage / torch.where(repaints, 900, 300)
-    quality *= ramp(seen.grain, 0.23, 0.02) * ramp((seen.light - 1).abs(), 0.55, 0.03)
+    quality *= ramp(percept.grain, 0.23, 0.02) * ramp((percept.light - 1).abs(), 0.55, 0.03)
     quality *= torch.where(repaints, ramp(tint, 0.35, 0.03), ones)
     return alignment, consistency, quality
 
 
-def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Tensor:
+def _survived(percept: Percept, after: Scenes, keep: np.ndarray, counts: Tensor) -> Tensor:
     """(b,) in [0, 1]: how far the objects that count have kept their place and shape, on average."""
     row, cell, place, _, _ = in_place(after, keep)
-    kept = seen.kept
+    kept = percept.kept
     nominal = torch.tensor(RADII)[torch.from_numpy(after.size)[row, cell]]
     near = ramp((kept.centre - place).norm(dim=1), 9, 1.5)
     survived = kept.kept * near * ramp((kept.radius / nominal - 1).abs(), 0.3, 0.14)
@@ -169,10 +169,10 @@ def _survived(seen: Seen, after: Scenes, keep: np.ndarray, counts: Tensor) -> Te
     return torch.where(n > 0, total / n.clamp_min(1), torch.ones(len(n)))
 
 
-def _clean(seen: Seen, edits: Edits, keep: np.ndarray, counts: Tensor) -> Tensor:
+def _clean(percept: Percept, edits: Edits, keep: np.ndarray, counts: Tensor) -> Tensor:
     """(b,) in [0, 1]: the mean cleanness of the requested object and of those that count."""
     row, cell = map(torch.from_numpy, np.nonzero(keep))
     n = counts.sum(1) + torch.from_numpy(draws(edits))
-    clean = torch.zeros(len(n)).index_add_(0, row, seen.kept.clean * counts[row, cell])
-    clean = clean.index_add_(0, seen.asked.row, seen.asked.clean)
+    clean = torch.zeros(len(n)).index_add_(0, row, percept.kept.clean * counts[row, cell])
+    clean = clean.index_add_(0, percept.asked.row, percept.asked.clean)
     return torch.where(n > 0, clean / n.clamp_min(1), torch.ones(len(n)))

@@ -2,7 +2,7 @@
 
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.worlds import World, WorldConfig
-from rewardedit.shapes.mixed_quality import MIXED
+from rewardedit.shapes.corruptions import DEFAULT_MIX
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.rows import ShapesRows
 from rewardedit.shapes.sequences import ShapesSequences
@@ -14,13 +14,13 @@ def open_rows(data: DataConfig) -> ShapesRows:
     """The rows that a recipe's `data:` names."""
     own = data.shapes or WorldConfig()
     return ShapesRows(
-        data.rows or 10_000,
+        data.limit or 10_000,
         data.split,
         own.seed,
         own.backdrops,
         data.edit_types or EDIT_TYPES,
-        shares=dict(own.quality_mix or MIXED),
-        first=data.first,
+        shares=dict(own.quality_mix or DEFAULT_MIX),
+        first=data.offset,
         draws=own.edits_per_source,
     )
 
@@ -48,7 +48,7 @@ SCORERS = {
 WORLD = World(
     version=WORLD_VERSION,
     size=SIZE,
-    quality_mix=dict(MIXED),
+    quality_mix=dict(DEFAULT_MIX),
     scorers=SCORERS,
     judge="adiee",
     editor="shapes/editor",

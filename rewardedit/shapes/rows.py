@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from rewardedit.batch import EditSample
-from rewardedit.shapes.mixed_quality import candidates
+from rewardedit.shapes.corruptions import corrupt_targets
 from rewardedit.shapes.vocabulary import EDIT_TYPES
 from rewardedit.shapes.world import BLOCK, Shapes, ShapesBatch
 
@@ -49,7 +49,9 @@ class ShapesRows(Sequence):
     def _make(self, draw: int, k: int) -> tuple[ShapesBatch, list[str], Tensor]:
         world = self.worlds[draw]
         samples = world.batch(k * BLOCK, BLOCK)
-        qualities, edited = candidates(samples, self.shares, seed=world.seed * 1_000_003 + k + draw * 500_009)
+        qualities, edited = corrupt_targets(
+            samples, self.shares, seed=world.seed * 1_000_003 + k + draw * 500_009
+        )
         return samples, qualities, edited
 
     def _at(self, index: int) -> tuple[ShapesBatch, list[str], Tensor, int]:

@@ -106,15 +106,15 @@ class ShapesSequences(Sequence):
         self.worlds = [Shapes(config.split, own.seed, (backdrop,)) for backdrop in own.backdrops]
 
     def __len__(self) -> int:
-        return self.config.rows or 1000
+        return self.config.limit or 1000
 
     def turns(self, index: int) -> int:
-        return turns_of(self.config.first + index, len(self.worlds))
+        return turns_of(self.config.offset + index, len(self.worlds))
 
     def __getitem__(self, index: int) -> EditSequence:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        number = self.config.first + index
+        number = self.config.offset + index
         world = self.worlds[number % len(self.worlds)]
         found = sequence(world, number, turns_of(number, len(self.worlds)))
         turns = found.turns

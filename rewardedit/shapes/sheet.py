@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageDraw
 
 from rewardedit.images import to_pil
-from rewardedit.shapes.mixed_quality import QUALITIES, candidates
+from rewardedit.shapes.corruptions import CORRUPTION_KINDS, corrupt_targets
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.world import Shapes
 
@@ -23,7 +23,7 @@ def draw_sheet(path: Path, world: Shapes, n: int = 14, first: int = 0) -> None:
     (with alignment, consistency and quality in parentheses).
     """
     samples = world.batch(first, n)
-    columns = ["source", "mask", *QUALITIES]
+    columns = ["source", "mask", *CORRUPTION_KINDS]
     width = GAP + len(columns) * (SIDE + GAP)
     sheet = Image.new("RGB", (width, 24 + n * (SIDE + TITLE + 30)), "white")
     pen = ImageDraw.Draw(sheet)
@@ -32,8 +32,8 @@ def draw_sheet(path: Path, world: Shapes, n: int = 14, first: int = 0) -> None:
 
     made = []
     ratings = []
-    for quality in QUALITIES:
-        _, images = candidates(samples, {quality: 1.0}, seed=0)
+    for quality in CORRUPTION_KINDS:
+        _, images = corrupt_targets(samples, {quality: 1.0}, seed=0)
         made.append(images)
         ratings.append(ShapesOracle().rate(samples, images))
 

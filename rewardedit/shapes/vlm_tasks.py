@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rewardedit.instructions.altered import altered
+from rewardedit.instructions.swap_word import swap_word
 from rewardedit.language.vlm import Vlm
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, SHAPES, SIZES
 
@@ -27,18 +27,18 @@ QUESTIONS: dict[Task, str] = {
 }
 YES, NO = " yes", " no"
 # Phrasings of the question if an instruction was followed, and beginnings of the answer before "yes" or "no".
-MATCHES = (
+PHRASINGS = (
     QUESTIONS["match"],
     'the instruction was "{}". was it followed?',
     'is the second image what "{}" makes of the first image?',
     'the second image is an edit of the first image. was the instruction "{}"?',
     'somebody was told "{}" about the first image. is the second image what was asked for?',
 )
-OPENINGS = ("", " It is")
-UNTOUCHED = 1 / 8  # share of edits in the task match that show the unedited source
+ANSWER_PREFIXES = ("", " It is")
+UNEDITED_SHARE = 1 / 8  # share of edits in the task match that show the unedited source
 WORDS = 0.5  # weight of the words of the followed instruction, relative to the answers about it
 # Groups of words; replacing a word by another of its group requests a different edit.
-ALIKE: tuple[tuple[str, ...], ...] = (
+WORD_GROUPS: tuple[tuple[str, ...], ...] = (
     SHAPES,
     SIZES,
     tuple(COLOURS),
@@ -53,7 +53,7 @@ ALIKE: tuple[tuple[str, ...], ...] = (
 )
 
 
-def answers(
+def answer_logits(
     vlm: Vlm, images: Float[Tensor, "b k 3 h w"], questions: list[str], texts: list[str]
 ) -> tuple[Float[Tensor, "tokens vocabulary"], Int[Tensor, " tokens"], Int[Tensor, " tokens"]]:
     """Logits of the answers to questions about images, the target tokens, and the row that each of them
@@ -90,7 +90,7 @@ def _choose(first: Sequence[Any], second: Sequence[Any], takes_second: Sequence[
     return [late if takes else early for early, late, takes in rows]
 
 
-def asked(
+def make_examples(
     samples: dict[str, Any], rows: list[int], task: Task, generator: torch.Generator
 ) -> tuple[Float[Tensor, "b k 3 h w"], list[str], list[str]]:
     """Images (one or two per row), questions and answers of a task. A caption is that of source or target at
@@ -109,14 +109,14 @@ def asked(
     if task == "result":
         return images[:, :1], list(map(question.format, instructions)), targets
     if task == "choice":
-        others = wrong(samples, rows, coins[1].tolist())
+        others = negative_instructions(samples, rows, coins[1].tolist())
         first = _choose(instructions, others, swap)
         second = _choose(others, instructions, swap)
         return images, list(map(question.format, first, second)), instructions
     return images, [question] * len(rows), targets if task == "second_caption" else instructions
 
 
-def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
+def negative_instructions(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[str]:
     """An instruction that was not followed, for each row: another one for the same source if `near` is True
     and there is one, else the next row's.
     """
@@ -126,45 +126,46 @@ def wrong(samples: dict[str, Any], rows: list[int], near: list[bool]) -> list[st
 
 
 def instructions_of(
-    samples: dict[str, Any], rows: list[int], generator: torch.Generator, shapes: float = 0.0
+    samples: dict[str, Any], rows: list[int], generator: torch.Generator, shape_swap_share: float = 0.0
 ) -> list[list[str]]:
     """Five instructions for each row; only the first was followed. The others are a near one, the row's own
     with one word swapped, twice, and that of another row.
 
     Args:
-        shapes: the probability of swapping a shape, if the instruction has one, rather than any word.
+        shape_swap_share: the probability of swapping a shape, if the instruction has one, rather than any
+        word.
     """
     own = _values(samples, "instruction", rows)
-    near = wrong(samples, rows, [True] * len(rows))
+    near = negative_instructions(samples, rows, [True] * len(rows))
     further = [*own[2:], *own[:2]]
     choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
     offered = []
     for text, close, other in zip(own, near, further, strict=True):
-        first = altered(text, ALIKE, choice, SHAPES, shapes) or other
-        second = altered(text, ALIKE, choice, SHAPES, shapes) or other
+        first = swap_word(text, WORD_GROUPS, choice, SHAPES, shape_swap_share) or other
+        second = swap_word(text, WORD_GROUPS, choice, SHAPES, shape_swap_share) or other
         offered.append([text, close, first, second, other])
     return offered
 
 
-def untouched(
+def replace_some_by_source(
     images: Float[Tensor, "b 2 3 h w"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "b 2 3 h w"], Bool[Tensor, " b"]]:
     """The images, with the target replaced by the source in some rows; and True for rows that still show the
     requested edit.
     """
-    followed = torch.rand(len(images), generator=generator) >= UNTOUCHED
+    followed = torch.rand(len(images), generator=generator) >= UNEDITED_SHARE
     second = torch.where(followed[:, None, None, None], images[:, 1], images[:, 0])
     return torch.stack([images[:, 0], second], 1), followed
 
 
-def way(generator: torch.Generator) -> tuple[str, str]:
+def sample_phrasing(generator: torch.Generator) -> tuple[str, str]:
     """A random phrasing of the question if an instruction was followed, with an opening of the answer."""
-    question = MATCHES[int(torch.randint(len(MATCHES), (), generator=generator))]
-    opening = OPENINGS[int(torch.randint(len(OPENINGS), (), generator=generator))]
+    question = PHRASINGS[int(torch.randint(len(PHRASINGS), (), generator=generator))]
+    opening = ANSWER_PREFIXES[int(torch.randint(len(ANSWER_PREFIXES), (), generator=generator))]
     return question, opening
 
 
-def match_odds(
+def match_logits(
     vlm: Vlm,
     images: Float[Tensor, "b 2 3 h w"],
     instructions: list[list[str]],
@@ -212,8 +213,10 @@ def match_odds(
     # each word of the first instructions from the state before it, the first word from the shared prefix
     states = torch.cat([read.last_hidden_state[:, -1:], hidden[::k, :-1]], dim=1)
     wanted = torch.arange(length, device=ids.device) < words[::k, None]
-    found = -likelihood(vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted], wanted.nonzero()[:, 0])
-    return odds.view(b, k), found / words[::k]
+    word_losses = -likelihood(
+        vlm.model.lm_head(states[wanted]).float(), ids[::k][wanted], wanted.nonzero()[:, 0]
+    )
+    return odds.view(b, k), word_losses / words[::k]
 
 
 def match_loss(
@@ -236,5 +239,5 @@ def likelihood(
     logits: Float[Tensor, "tokens vocabulary"], wanted: Int[Tensor, " tokens"], rows: Int[Tensor, " tokens"]
 ) -> Float[Tensor, " b"]:
     """The log-likelihood of each row's answer."""
-    found = -F.cross_entropy(logits, wanted, reduction="none")
-    return found.new_zeros(int(rows.max()) + 1).scatter_add(0, rows, found)
+    token_likelihoods = -F.cross_entropy(logits, wanted, reduction="none")
+    return token_likelihoods.new_zeros(int(rows.max()) + 1).scatter_add(0, rows, token_likelihoods)

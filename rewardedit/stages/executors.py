@@ -13,13 +13,13 @@ from tqdm import tqdm
 
 from rewardedit.extras import install_command
 from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
-from rewardedit.language.usage import usage_kept
+from rewardedit.language.usage import record_usage
 from rewardedit.processes import processes
-from rewardedit.stages.leases import Claims
+from rewardedit.stages.leases import Leases
 from rewardedit.untrusted import read_json_file
 
-LONGEST_NAP = 0.5  # longest pause in seconds between two checks of other processes' results
-TRIES = 3  # attempts at a shard whose workers die
+LONGEST_PAUSE = 0.5  # longest pause in seconds between two checks of other processes' results
+MAX_TRIES = 3  # attempts at a shard whose workers die
 # Suffixes of hidden files next to a shard: its endpoint usage, and the sizes of its files in bytes.
 USED = ".usage"
 SIZES = ".sizes"
@@ -39,18 +39,18 @@ class Shards:
     def missing(self) -> list[int]:
         """Numbers of the shards that are missing or incomplete."""
         try:
-            found = {path.name for path in self.paths[0].parent.iterdir()} if self.paths else set()
+            names = {path.name for path in self.paths[0].parent.iterdir()} if self.paths else set()
         except FileNotFoundError:  # the stage is over, and its folder gone
             return []
-        there = [i for i in self.numbers if self.paths[i].name in found and i not in self.seen]
-        self.seen.update(i for i in there if is_whole_shard(self.paths[i]))
-        return [i for i in self.numbers if self.paths[i].name not in found or i not in self.seen]
+        existing = [i for i in self.numbers if self.paths[i].name in names and i not in self.seen]
+        self.seen.update(i for i in existing if is_whole_shard(self.paths[i]))
+        return [i for i in self.numbers if self.paths[i].name not in names or i not in self.seen]
 
 
 Engine = Callable[[Shards], None]
 
 
-class Nap:
+class Backoff:
     """Sleeps, each time longer, up to `LONGEST_NAP`."""
 
     def __init__(self) -> None:
@@ -58,10 +58,10 @@ class Nap:
 
     def __call__(self) -> None:
         time.sleep(self.seconds)
-        self.seconds = min(1.5 * self.seconds, LONGEST_NAP)
+        self.seconds = min(1.5 * self.seconds, LONGEST_PAUSE)
 
 
-def by_processes(shards: Shards) -> None:
+def run_in_processes(shards: Shards) -> None:
     """Makes the shards with all processes that run this same command, on any machines that share the folder.
 
     Process r of n starts with its own shards, r, r + n, …, and continues with those that no other has begun,
@@ -71,8 +71,8 @@ def by_processes(shards: Shards) -> None:
     state = processes()
     own = list(shards.numbers[state.process_index :: state.num_processes])
     others = sorted(set(shards.numbers) - set(own), reverse=True)  # their owners start from the other end
-    claims = Claims()
-    nap = Nap()
+    leases = Leases()
+    backoff = Backoff()
     while True:
         missing = set(shards.missing())
         if not missing or shards.is_whole():
@@ -85,16 +85,16 @@ def by_processes(shards: Shards) -> None:
             if shards.is_whole():
                 return
             path = shards.paths[i]
-            with claims.claim(path) as granted:
+            with leases.claim(path) as granted:
                 if granted and not is_whole_shard(path) and not shards.is_whole():
                     remove(path)  # an incomplete one
-                    make_shard(shards, i, partial(claims.is_held, path))
+                    make_shard(shards, i, partial(leases.is_held, path))
                     made += 1
         if not made:
-            nap()
+            backoff()
 
 
-class _Overtaken(Exception):
+class _LeaseLost(Exception):
     """Others took this process for dead, and now make the shard or have finished the stage."""
 
 
@@ -108,13 +108,13 @@ def make_shard(shards: Shards, number: int, is_held: Callable[[], bool] = lambda
     path = shards.paths[number]
     try:
         with replaced(path, in_stage=True) as aside:
-            with usage_kept(beside(path, USED)):
+            with record_usage(beside(path, USED)):
                 shards.make(number, aside)
             if shards.is_whole() or not is_held():
-                raise _Overtaken
+                raise _LeaseLost
             if isinstance(path, Path):
                 write_json(beside(path, SIZES), sizes(aside), in_stage=True)
-    except _Overtaken:
+    except _LeaseLost:
         return
     except Exception:
         if (
@@ -135,18 +135,18 @@ def is_whole_shard(path: AnyPath) -> bool:
     if not isinstance(path, Path):
         return path.exists()
     try:
-        there = sizes(path)
+        actual = sizes(path)
     except FileNotFoundError:
         return False
     try:
-        return read_json_file(beside(path, SIZES)) == there
+        return read_json_file(beside(path, SIZES)) == actual
     except FileNotFoundError:
-        return any(there.values())
+        return any(actual.values())
     except ValueError:  # the record of sizes is damaged
         return False
 
 
-def by_ray(shards: Shards) -> None:
+def run_on_ray(shards: Shards) -> None:
     """Makes the shards with Ray Data, on the cluster that RAY_ADDRESS names or on a local one.
 
     Each actor holds the models once: one actor per GPU, or per CPU except one, which reads and schedules. A
@@ -222,8 +222,8 @@ class _RayActor:
                 return reason
             remove(path)  # an incomplete one
             died = _count_in(tries)
-            if died == TRIES:
-                raise ValueError(f"{path}: {TRIES} workers died while making it, perhaps out of memory")
+            if died == MAX_TRIES:
+                raise ValueError(f"{path}: {MAX_TRIES} workers died while making it, perhaps out of memory")
             tries.write_text(str(died + 1))
             make_shard(self.shards, number)
         except ValueError as error:  # wrong data or settings: the message says all
@@ -247,8 +247,8 @@ def _tries_of(path: AnyPath) -> AnyPath:
     return path.with_name(f".{path.name}.tries")
 
 
-ENGINES: dict[str, Engine] = {"processes": by_processes, "ray": by_ray}
-_chosen: ContextVar[Engine] = ContextVar("engine", default=by_processes)
+ENGINES: dict[str, Engine] = {"processes": run_in_processes, "ray": run_on_ray}
+_chosen: ContextVar[Engine] = ContextVar("engine", default=run_in_processes)
 
 
 def engine() -> Engine:

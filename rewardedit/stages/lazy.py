@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Once(Generic[T]):
+class Lazy(Generic[T]):
     """Calls a function on the first call only, and keeps its outcome for later calls: a value or a
     ValueError.
 

@@ -20,17 +20,17 @@ from rewardedit.files import AnyPath, create, replaced
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 from rewardedit.writers import is_running, machine
 
-BEAT = 5.0  # seconds between two rewrites of a claim
-ABANDONED = 60.0  # seconds without a rewrite, after which the owner is taken for dead
+HEARTBEAT = 5.0  # seconds between two rewrites of a claim
+TIMEOUT = 60.0  # seconds without a rewrite, after which the owner is taken for dead
 LARGEST_PROCESS = 2**31 - 1
 
 
-class Claims:
+class Leases:
     """The claims of a process, and its observations of others' claims."""
 
-    def __init__(self, beat: float | None = None, abandoned: float | None = None) -> None:
-        self.beat = BEAT if beat is None else beat
-        self.abandoned = ABANDONED if abandoned is None else abandoned
+    def __init__(self, heartbeat: float | None = None, timeout: float | None = None) -> None:
+        self.heartbeat = HEARTBEAT if heartbeat is None else heartbeat
+        self.timeout = TIMEOUT if timeout is None else timeout
         self.seen: dict[str, tuple[bytes, float]] = {}  # content of each claim file, and since when
         self.tokens: dict[str, str] = {}  # tokens of this process's own claims, by file
 
@@ -89,11 +89,11 @@ class Claims:
         if content != before:
             self.seen[str(file)] = (content, time.monotonic())
             return False
-        return time.monotonic() - since > self.abandoned
+        return time.monotonic() - since > self.timeout
 
     def _keep(self, file: AnyPath, token: str, over: threading.Event) -> None:
         beats = 0
-        while not over.wait(self.beat):
+        while not over.wait(self.heartbeat):
             beats += 1
             with suppress(OSError):  # the disk may be unavailable for a moment
                 if not _write_anew(file, token, _owner(token, beats).encode()):

@@ -18,8 +18,8 @@ from rewardedit.files import AnyPath, remove, rename, to_json, write_json
 from rewardedit.language.endpoint import Usage
 from rewardedit.language.usage import USAGE, read_usage, write_usage
 from rewardedit.processes import processes
-from rewardedit.stages.executors import SIZES, USED, Make, Nap, Shards, engine, is_whole_shard
-from rewardedit.stages.leases import Claims
+from rewardedit.stages.executors import SIZES, USED, Backoff, Make, Shards, engine, is_whole_shard
+from rewardedit.stages.leases import Leases
 from rewardedit.untrusted import read_json_file
 
 MADE_OF = "made_of.json"
@@ -109,9 +109,9 @@ def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
 
 def _await(condition: Callable[[], bool]) -> None:
     """Polls a condition of the folder, which other processes bring about."""
-    nap = Nap()
+    backoff = Backoff()
     while not condition():
-        nap()
+        backoff()
 
 
 def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish | None) -> None:
@@ -129,14 +129,14 @@ def _end_by_lease(
     folder: AnyPath, paths: list[AnyPath], finish: Finish | None, is_over: Callable[[], bool]
 ) -> None:
     """Ends the stage, or waits until another command has: the same command may run more than once."""
-    claims = Claims()
-    nap = Nap()
+    leases = Leases()
+    backoff = Backoff()
     while not is_over():
-        with claims.claim(folder / MADE_OF) as granted:
+        with leases.claim(folder / MADE_OF) as granted:
             if granted and not is_over():
                 _end(folder, paths, finish, is_over)
                 return
-        nap()
+        backoff()
 
 
 def _end(

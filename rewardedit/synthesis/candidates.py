@@ -8,7 +8,7 @@ from rewardedit.batch import EditSample
 from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
-from rewardedit.data.digests import input_digests
+from rewardedit.data.digests import file_digests
 from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
@@ -131,7 +131,7 @@ def candidate_rows(
         more = {}
         if models := fingerprints(names_in([editor])):
             more["models"] = models
-        if files := input_digests([data, method], folder):
+        if files := file_digests([data, method], folder):
             more["files"] = files
         outputs[name] = make_outputs(
             method, rows, data, folder / name, config.seed, config.batch_size, more, share

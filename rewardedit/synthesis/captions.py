@@ -21,7 +21,7 @@ from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.files import write_parquet
 from rewardedit.language.answers import Answer, AnswerError, normalised, text_of
 from rewardedit.language.vlm import Turn, Vlm, load_vlm, reserved_tokens, without
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import Share, stage
 from rewardedit.synthesis.outputs import CAPTIONS, read_parquet, read_rows
 
@@ -78,10 +78,10 @@ def write_captions(
     """
     parts = row_shards(rows, config.batch_size)
 
-    @Once
+    @Lazy
     def load() -> Vlm:
         device = devices.default_device()
-        return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.language_dtype())
+        return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.llm_dtype())
 
     def make(number: int, path: Path) -> None:
         found: list[dict[str, Any]] = []

@@ -12,12 +12,12 @@ from rewardedit.synthesis.multi_turn import chosen_edits
 from rewardedit.synthesis.outputs import read_parquet
 
 
-def of_captions(paths: list[Path]) -> list[dict[str, Any]]:
+def caption_failures(paths: list[Path]) -> list[dict[str, Any]]:
     """Rows whose captions are left out, with the reason."""
     return _failures(paths, "captions")
 
 
-def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
+def output_failures(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
     """Rows for which a method made no image, with the reason."""
     records = []
     for name, paths in outputs.items():
@@ -25,7 +25,7 @@ def of_outputs(outputs: dict[str, list[Path]]) -> list[dict[str, Any]]:
     return records
 
 
-def of_sources(measured: list[Path]) -> list[dict[str, Any]]:
+def source_failures(measured: list[Path]) -> list[dict[str, Any]]:
     """Rows whose source or target cannot be read, with the reason."""
     records = []
     for record in _read(measured, "row", "image", "reason"):
@@ -51,15 +51,21 @@ def planned_rows(
     rules: RulesConfig, rows: int, methods: int, sequences: Sequence[Sequences]
 ) -> dict[str, int]:
     """Largest numbers of labelled rows by rule, and from all outputs of methods and all sequences."""
-    found = {"source": rows, "target": rows, "augmented_source": rows}
-    for name in ("another_image", "another_instruction", "another_object", "another_word", "damaged"):
-        found[name] = round(rows * rules.share(name))
-    found["outputs of methods"] = rows * methods
-    found["sequences"] = 0
+    planned = {"source": rows, "target": rows, "augmented_source": rows}
+    for name in (
+        "another_image",
+        "another_instruction",
+        "another_object",
+        "another_word",
+        "damages_per_target",
+    ):
+        planned[name] = round(rows * rules.share(name))
+    planned["outputs of methods"] = rows * methods
+    planned["sequences"] = 0
     for own in sequences:
         for number in range(len(own)):
-            found["sequences"] += len(chosen_edits(own.turns(number), rules.turns, 0.0))
-    return {name: n for name, n in found.items() if n}
+            planned["sequences"] += len(chosen_edits(own.turns(number), rules.turns, 0.0))
+    return {name: n for name, n in planned.items() if n}
 
 
 def plan_lines(

@@ -27,7 +27,7 @@ SPECK = 0.02
 DETAIL = 0.1  # an edit with less detail everywhere drew nothing that could be bent
 UNLIKE = 0.5  # least RGB distance of a stain's colour from the edit's own
 DRAWN = 0.25  # RGB distance from the surrounding colour at which a pixel counts fully as drawn
-TRIES = 20
+MAX_TRIES = 20
 BUMPS = 8  # bumps per side of the noise that displaces pixels; half as many of the noise that tints them
 
 
@@ -40,7 +40,7 @@ class Damage:
     labels: tuple[float, ...]
 
 
-def damaged(
+def damage_target(
     source: Image, target: Image, generator: torch.Generator, kinds: Sequence[str] = ()
 ) -> tuple[Image, str, float] | None:
     """The target with one visible damage, the damage's name and the label; None if `TRIES` tries made none
@@ -51,7 +51,7 @@ def damaged(
     """
     mask = change_mask(source[None], target[None])[0]
     names = list(kinds or DAMAGES)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         name = names[_below(len(names), generator)]
         kind = DAMAGES[name]
         level = _below(len(kind.strengths), generator)
@@ -173,7 +173,7 @@ def _waves(channels: int, h: int, w: int, generator: torch.Generator, bumps: int
 
 def _unlike(colours: Sequence[Tensor], generator: torch.Generator) -> Float[Tensor, "3 1 1"] | None:
     """A random colour clearly unlike all of these; None if none of a few is."""
-    tried = [_colour(generator) for _ in range(TRIES)]
+    tried = [_colour(generator) for _ in range(MAX_TRIES)]
     for colour in tried:
         if min(float((colour - other).norm()) for other in colours) > UNLIKE:
             return colour

@@ -117,7 +117,7 @@ def _wall(places: dict[str, list[tuple[Path, str]]]) -> Wall:
 
 def _example(rule: str, record: dict[str, Any]) -> WallEdit:
     source, edited = (load_image(io.BytesIO(record[column])) for column in ("source", "edited"))
-    through = ", through the autoencoder" if record["reconstructed"] else ""
+    through = ", through the autoencoder" if record["vae_roundtrip"] else ""
     method = f"{record['method'] or 'of the data set'}{through}"
     measured = [(metric, f"{record[metric]:.3g}") for metric in METRICS if record[metric] is not None]
     return WallEdit(

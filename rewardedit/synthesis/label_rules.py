@@ -90,9 +90,9 @@ UNTOUCHED = "untouched"  # a method's output that changes almost nothing: FAILED
 LEFT_BEHIND = "left_behind"  # a method's output that leaves the object to be moved in its place: FAILED
 ANOTHER_INSTRUCTION = "output_another_instruction"  # a method's output with another row's: FAILED
 ANOTHER_TURN = "another_turn"  # a turn's edit with a later turn's instruction: FAILED
-SHARES = ("reconstructed", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
+SHARES = ("vae_roundtrip", "another_image", "another_object", ANOTHER_INSTRUCTION, ANOTHER_TURN)  # 0 to 1
 PERCENTILES = ("similarity_percentile", "clip_d_percentile")  # 0 to 100
-COUNTS = ("another_instruction", "another_word", "damaged")  # at least 0
+COUNTS = ("another_instruction", "another_word", "damages_per_target")  # at least 0
 DROPPED = "dropped"  # no rule holds
 
 
@@ -117,7 +117,7 @@ class RulesConfig:
     clip_d: float | None = None  # fixed CLIP-D threshold in place of the percentile; the paper's is 0.2
     # share of targets (damaged or not), sources and turns that are passed through the autoencoder, as all
     # outputs of methods were
-    reconstructed: float | None = None
+    vae_roundtrip: float | None = None
     another_image: float | None = None  # share of rows repeated with another row's target, labelled 0
     # repetitions of a row's target with other rows' instructions, labelled 0; below 1: share of rows
     another_instruction: float | None = None
@@ -127,19 +127,21 @@ class RulesConfig:
     # number of repetitions, at most, of a row's target with a word of its instruction altered, labelled 0
     another_word: int = 0
     # groups of words; replacing a word by another of its group changes the request
-    alike: tuple[tuple[str, ...], ...] = ()
+    word_groups: tuple[tuple[str, ...], ...] = ()
     # number of damaged forms, at most, of a row's target, labelled by the kind and the strength of their
     # damage; each is repeated with an instruction that it does not follow
-    damaged: int = 0
-    damages: tuple[str, ...] = ()  # kinds of damage, by names of `rewardedit.synthesis.damage`; empty: all
+    damages_per_target: int = 0
+    # kinds of damage, by names of `rewardedit.synthesis.damage`; empty: all
+    damage_kinds: tuple[str, ...] = ()
     # [share, label] pairs that label outputs by their distance from the target, where only one result is
-    # right, in place of the thresholds: see `rewardedit.synthesis.unreached`. Such an output is repeated,
-    # labelled 0, with other rows' instructions, a right one with all that its row's target does not follow
-    unreached: tuple[tuple[float, float], ...] = ()
-    # label outputs that leave the object to be moved in its old place as failed; needs `unreached`
-    left_behind: bool = False
+    # right, in place of the thresholds: see `rewardedit.synthesis.distance_to_target`. Such an output is
+    # repeated, labelled 0, with other rows' instructions, a right one with all that its row's target does not
+    # follow
+    distance_to_target: tuple[tuple[float, float], ...] = ()
+    # label outputs that leave the object to be moved in its old place as failed; needs `distance_to_target`
+    object_not_moved: bool = False
     # share of methods' outputs that are repeated with another row's instruction, labelled 0, whether a rule
-    # labels them or not; not for outputs that `unreached` labels
+    # labels them or not; not for outputs that `distance_to_target` labels
     output_another_instruction: float = 0.0
     # choices of source, target and edited image of a sequence that become rows: one, drawn by the seed, as in
     # ADIEE, or all
@@ -153,13 +155,15 @@ class RulesConfig:
         self._require_numbers()
         self._require_unreached()
         self._require_alike()
-        if unknown := set(self.damages) - set(DAMAGES):
+        if unknown := set(self.damage_kinds) - set(DAMAGES):
             raise ValueError(
                 f"damages: expected some of {', '.join(DAMAGES)}; got {', '.join(sorted(unknown))}"
             )
-        if self.left_behind and not self.unreached:
-            raise ValueError("left_behind: expected labels in unreached, such as [[0, 10], [1, 0]]")
-        if self.another_word and not self.alike:
+        if self.object_not_moved and not self.distance_to_target:
+            raise ValueError(
+                "object_not_moved: expected labels in distance_to_target, such as [[0, 10], [1, 0]]"
+            )
+        if self.another_word and not self.word_groups:
             raise ValueError("another_word needs word groups: set alike, e.g. [[left, right]]")
 
     def _take_preset(self) -> None:
@@ -186,16 +190,17 @@ class RulesConfig:
 
     def _require_unreached(self) -> None:
         """Raises ValueError if the shares do not rise, or a share or a label lies outside its range."""
-        shares = [share for share, _ in self.unreached]
-        are_valid = all(share >= 0 and 0 <= label <= 10 for share, label in self.unreached)
+        shares = [share for share, _ in self.distance_to_target]
+        are_valid = all(share >= 0 and 0 <= label <= 10 for share, label in self.distance_to_target)
         if not are_valid or shares != sorted(set(shares)):
             raise ValueError(
-                "unreached: expected rising shares with labels from 0 to 10, such as [[0, 10], [1, 0]]"
+                "distance_to_target: expected rising shares with labels from 0 to 10, such as [[0, 10], "
+                "[1, 0]]"
             )
 
     def _require_alike(self) -> None:
         """Raises ValueError if a group holds fewer than two words."""
-        if any(_count_words(kind) < 2 for kind in self.alike):
+        if any(_count_words(kind) < 2 for kind in self.word_groups):
             raise ValueError("alike: expected at least two words in each group, e.g. [[left, right]]")
 
     def share(self, name: str) -> float:
@@ -211,8 +216,8 @@ def _count_words(kind: tuple[str, ...]) -> int:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "ours": {"reconstructed": 0.5, "another_image": 0.25, "another_instruction": 0.25},
-    "paper": {"clip_d": 0.2, "reconstructed": 0.0, "another_image": 0.0, "another_instruction": 0.0},
+    "ours": {"vae_roundtrip": 0.5, "another_image": 0.25, "another_instruction": 0.25},
+    "paper": {"clip_d": 0.2, "vae_roundtrip": 0.0, "another_image": 0.0, "another_instruction": 0.0},
 }
 
 

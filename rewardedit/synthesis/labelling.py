@@ -17,7 +17,8 @@ from rewardedit.data.reading import RowBatch
 from rewardedit.data.sequences import EditSequence
 from rewardedit.images import fit, to_tensor
 from rewardedit.synthesis.augmentations import allowed_augmentations, augment
-from rewardedit.synthesis.damage import damaged
+from rewardedit.synthesis.damage import damage_target
+from rewardedit.synthesis.distance_to_target import labels_by_target
 from rewardedit.synthesis.label_rules import (
     ANOTHER_INSTRUCTION,
     ANOTHER_TURN,
@@ -47,15 +48,14 @@ from rewardedit.synthesis.other_instructions import (
     other_instructions,
 )
 from rewardedit.synthesis.outputs import Output
-from rewardedit.synthesis.unreached import labels_by_target
 
 Reconstruct = Callable[[Float[Tensor, "b 3 h w"]], Float[Tensor, "b 3 h w"]]
 DRAWS = 9  # random numbers of a row
 RIGHT_FROM = 8.0  # outputs with at least this label fail under the same instructions as the target
-HARDEST = 3  # number of best-fitting other instructions from which an output's is drawn
+MAX_NEGATIVES = 3  # number of best-fitting other instructions from which an output's is drawn
 # For a row with an instruction that is not its own: captions would reveal the original instruction.
 NO_CAPTIONS = {"source_caption": None, "target_caption": None}
-AT_ONCE = 8  # images that go through the autoencoder together
+VAE_BATCH_SIZE = 8  # images that go through the autoencoder together
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,9 @@ def damaged_drafts(
     rules = labelling.rules
     drafts: list[Draft] = []
     generator = seeded(labelling.seed + 5, number)
-    for of in range(rules.damaged):
+    for of in range(rules.damages_per_target):
         through = torch.rand((), generator=generator)
-        found = damaged(source, target, generator, rules.damages)
+        found = damage_target(source, target, generator, rules.damage_kinds)
         if found is None:
             continue
         image, kind, label = found
@@ -170,12 +170,12 @@ def _draft(
     **more: Any,
 ) -> Draft:
     """A row labelled by a rule. Its image goes through the autoencoder if `through`, in [0, 1), is below the
-    share `rules.reconstructed`.
+    share `rules.vae_roundtrip`.
     """
     values = {"label": OWN_LABELS.get(rule), **more}
     row = replace(base, id=f"{base.id}/{name or rule}", rule=rule, **values)
-    if through < rules.share("reconstructed"):  # measurements are of the image before reconstruction
-        row = replace(row, reconstructed=True, **_values(None))
+    if through < rules.share("vae_roundtrip"):  # measurements are of the image before reconstruction
+        row = replace(row, vae_roundtrip=True, **_values(None))
     return Draft(row, edited)
 
 
@@ -205,7 +205,7 @@ def not_followed(
         found.append(NotFollowed("another_object", "another_object", text))
     if rules.another_word:
         choice = random.Random(f"{labelling.seed} {number}")
-        texts = another_words(i, batch, rules.alike, rules.another_word, choice)
+        texts = another_words(i, batch, rules.word_groups, rules.another_word, choice)
         for of, text in enumerate(texts):
             found.append(NotFollowed(f"another_word-{of + 1}", "another_word", text))
     return found
@@ -230,7 +230,7 @@ def output_rows(
     assert batch is not None
     elsewhere = method in labelling.elsewhere
     images = list(map(decode_output, outputs))
-    by_target = labels_by_target(batch, images, rules) if rules.unreached else None
+    by_target = labels_by_target(batch, images, rules) if rules.distance_to_target else None
     named = objects_named(batch.instruction) if rules.another_object else []
     drafts: list[Draft] = []
     for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):
@@ -238,14 +238,14 @@ def output_rows(
             continue
         found = measured[number, method]
         base = _row(part, batch, i, source_ids[i])
-        through = elsewhere and bool(draws(labelling.seed + 2, number)[0] < rules.share("reconstructed"))
+        through = elsewhere and bool(draws(labelling.seed + 2, number)[0] < rules.share("vae_roundtrip"))
         row = replace(
             base,
             id=f"{base.id}/{method}",
             edited=b"" if elsewhere else output.image,
             method=method,
             seed=None if elsewhere else seed + number,
-            reconstructed=through or not elsewhere,
+            vae_roundtrip=through or not elsewhere,
         )
         if by_target is None:
             rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
@@ -273,7 +273,7 @@ def of_another_row(
     u = draws(labelling.seed + 3 + zlib.crc32(method.encode()), number)
     if u[0] >= labelling.rules.output_another_instruction:
         return []
-    others = other_instructions(i, batch, source_ids)[:HARDEST]
+    others = other_instructions(i, batch, source_ids)[:MAX_NEGATIVES]
     chosen = others[int(u[1] * len(others)) :][:1]
     return [NotFollowed(ANOTHER_INSTRUCTION, ANOTHER_INSTRUCTION, text) for text in chosen]
 
@@ -297,7 +297,7 @@ def sequence_rows(
     also a failed row with a later turn's instruction.
     """
     images = [fit(to_tensor(image, 3)[None], size, policy)[0] for image in sequence.images]
-    through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("reconstructed")
+    through = draws(labelling.seed + 1, number, len(images)) < labelling.rules.share("vae_roundtrip")
     # Each image has one form as a source and one as an edit: a sequence is decoded and encoded once.
     stored = list(map(encode_png, images))
     answers = list(map(encode_png, through_autoencoder(images, through.tolist(), labelling)))
@@ -312,7 +312,7 @@ def sequence_rows(
             rule=turn_rule(edit.source, edit.target, edit.edited),
             source_id=source_id,
             sequence_id=sequence.id,
-            reconstructed=bool(through[edit.edited]),
+            vae_roundtrip=bool(through[edit.edited]),
             source_caption=None if sequence.captions is None else sequence.captions[edit.source],
             target_caption=None if sequence.captions is None else sequence.captions[edit.target],
         )
@@ -335,7 +335,7 @@ def finished(drafts: Sequence[Draft], labelling: Labelling) -> list[LabelledEdit
     """Rows with their edited images, reconstructed by the autoencoder if marked so. An image that several
     rows share is processed once.
     """
-    keys = [(id(draft.edited), draft.row.reconstructed) for draft in drafts]
+    keys = [(id(draft.edited), draft.row.vae_roundtrip) for draft in drafts]
     images = dict(zip(keys, (draft.edited for draft in drafts), strict=True))
     edited = through_autoencoder(list(images.values()), [marked for _, marked in images], labelling)
     stored = dict(zip(images, map(encode_png, edited), strict=True))
@@ -348,8 +348,8 @@ def through_autoencoder(
     """Passes the marked images through the autoencoder, a few at a time; returns all images."""
     found = list(images)
     chosen = list(compress(range(len(images)), marked))
-    for first in range(0, len(chosen), AT_ONCE):
-        part = chosen[first : first + AT_ONCE]
+    for first in range(0, len(chosen), VAE_BATCH_SIZE):
+        part = chosen[first : first + VAE_BATCH_SIZE]
         made = labelling.reconstruct(torch.stack([images[i] for i in part]))
         for i, image in zip(part, made, strict=True):
             found[i] = image

@@ -19,7 +19,7 @@ from rewardedit.images import load_image
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import Share, stage
 from rewardedit.synthesis.label_rules import Measured
 from rewardedit.synthesis.outputs import Output, read_outputs, read_parquet, read_rows
@@ -62,7 +62,7 @@ class MeasureConfig:
         return scorers
 
 
-def measure(
+def measure_edits(
     config: MeasureConfig,
     rows: Rows,
     data: DataConfig,
@@ -85,7 +85,7 @@ def measure(
     """
     parts = row_shards(rows, batch_size)
 
-    @Once
+    @Lazy
     def load() -> dict[str, Scorer]:
         return config.load()
 

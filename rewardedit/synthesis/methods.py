@@ -1,9 +1,10 @@
 """Editing methods behind one interface: they make an edited image from a source, an instruction and, if
 needed, captions of the image before and after.
 
-A method is called with b `Requests` and returns b images. Its output for a row does not depend on the other
-rows of the batch: each row has its own seed, and pipelines that mix rows are called row by row. For methods
-without a diffusers pipeline (Prompt-to-Prompt, Text2LIVE, MGIE, an API), pass a folder of their outputs.
+A method is called with b `EditRequests` and returns b images. Its output for a row does not depend on the
+other rows of the batch: each row has its own seed, and pipelines that mix rows are called row by row. For
+methods without a diffusers pipeline (Prompt-to-Prompt, Text2LIVE, MGIE, an API), pass a folder of their
+outputs.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,19 +19,19 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.config import require_unset
 from rewardedit.data.folders import by_stem, list_images
-from rewardedit.diffusion.editors import EditConfig, load_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.schedulers import set_ddim, set_scheduler
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image
 from rewardedit.synthesis.label_rules import Grade
-from rewardedit.untrusted import file_name, is_of_the_machine
+from rewardedit.untrusted import file_name, is_system_error
 
 NO_CAPTIONS = "it has no captions"
 
 
 @dataclass(frozen=True)
-class Requests:
+class EditRequests:
     """A batch of b requested edits."""
 
     ids: list[str]
@@ -43,7 +44,7 @@ class Requests:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, rows: slice | list[int]) -> "Requests":
+    def __getitem__(self, rows: slice | list[int]) -> "EditRequests":
         """Requests of a slice, or of the given row numbers."""
 
         def take(values: Any) -> Any:
@@ -53,16 +54,16 @@ class Requests:
                 return values[rows]
             return [values[row] for row in rows]
 
-        return Requests(*map(take, vars(self).values()))
+        return EditRequests(*map(take, vars(self).values()))
 
-    def one_by_one(self) -> Iterator["Requests"]:  # each row as its own batch
+    def one_by_one(self) -> Iterator["EditRequests"]:  # each row as its own batch
         return (self[i : i + 1] for i in range(len(self)))
 
     def generators(self) -> list[torch.Generator]:  # noise generators, one per row
         return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
-Method = Callable[[Requests], Edits | Float[Tensor, "b 3 h w"]]
+Method = Callable[[EditRequests], Edits | Float[Tensor, "b 3 h w"]]
 # An editor reads the instruction; all other kinds but `folder` use a text-to-image model and two captions.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder"]
 
@@ -136,11 +137,11 @@ def edit_with(config: MethodConfig) -> Method:
     dtype = devices.inference_dtype(config.dtype)
     editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
     set_scheduler(editor.pipe, config.scheduler)
-    settings = EditConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
+    settings = SamplingConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
 
-    def edit(wanted: Requests) -> Edits:
+    def edit(requests: EditRequests) -> Edits:
         return editor.sample(
-            editor.encode(wanted.source, wanted.instruction), wanted.seeds, settings=settings
+            editor.encode(requests.source, requests.instruction), requests.seeds, settings=settings
         )
 
     return edit
@@ -162,9 +163,9 @@ class FolderOfOutputs:
             raise ValueError(f"{folder}: expected a folder of edited images")
         self.outputs = by_stem(list_images(self.folder))
 
-    def __call__(self, wanted: Requests) -> Float[Tensor, "b 3 h w"]:
-        size = wanted.source.shape[-1]
-        return torch.cat([fit(load_image(self.find(name))[None], size, self.policy) for name in wanted.ids])
+    def __call__(self, requests: EditRequests) -> Float[Tensor, "b 3 h w"]:
+        size = requests.source.shape[-1]
+        return torch.cat([fit(load_image(self.find(name))[None], size, self.policy) for name in requests.ids])
 
     def find(self, name: str) -> Path:
         """File of a row's output."""
@@ -179,14 +180,14 @@ def sdedit(config: MethodConfig) -> Method:
     pipe = _pipeline("StableDiffusionImg2ImgPipeline", config)
     set_scheduler(pipe, config.scheduler)
 
-    def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
+    def edit(requests: EditRequests) -> Float[Tensor, "b 3 h w"]:
         return pipe(
-            wanted.target_caption,
-            image=wanted.source,
+            requests.target_caption,
+            image=requests.source,
             strength=config.strength,
             num_inference_steps=config.num_inference_steps,
             guidance_scale=config.guidance_scale,
-            generator=wanted.generators(),
+            generator=requests.generators(),
             output_type="pt",
         ).images
 
@@ -201,7 +202,7 @@ def diffedit(config: MethodConfig) -> Method:
     set_ddim(pipe)
     steps = {"num_inference_steps": config.num_inference_steps}
 
-    def edit(wanted: Requests) -> Float[Tensor, "b 3 h w"]:
+    def edit(requests: EditRequests) -> Float[Tensor, "b 3 h w"]:
         # The mask's threshold is a mean over all rows of a call, so each row is passed alone.
         masks = [
             pipe.generate_mask(
@@ -213,23 +214,23 @@ def diffedit(config: MethodConfig) -> Method:
                 output_type="np",
                 **steps,
             )
-            for one in wanted.one_by_one()
+            for one in requests.one_by_one()
         ]
         inverted = pipe.invert(
-            wanted.source_caption,
-            image=wanted.source,
+            requests.source_caption,
+            image=requests.source,
             inpaint_strength=config.strength,
-            generator=wanted.generators(),
+            generator=requests.generators(),
             **steps,
         ).latents
         return pipe(
-            wanted.target_caption,
+            requests.target_caption,
             mask_image=torch.cat(list(map(torch.as_tensor, masks)))[:, None].float(),
             image_latents=inverted,
-            negative_prompt=wanted.source_caption,
+            negative_prompt=requests.source_caption,
             inpaint_strength=config.strength,
             guidance_scale=config.guidance_scale,
-            generator=wanted.generators(),
+            generator=requests.generators(),
             output_type="pt",
             **steps,
         ).images
@@ -247,7 +248,7 @@ def pix2pix_zero(config: MethodConfig) -> Method:
     processors = pipe.unet.attn_processors
     steps = {"num_inference_steps": config.num_inference_steps}
 
-    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
+    def edit_one(one: EditRequests) -> Float[Tensor, "1 3 h w"]:
         assert one.source_caption is not None
         assert one.target_caption is not None
         pipe.unet.set_attn_processor(dict(processors))  # the pipeline leaves its own behind
@@ -285,7 +286,7 @@ def cycle_diffusion(config: MethodConfig) -> Method:
             f"{pipe.scheduler.config.prediction_type}"
         )
 
-    def edit_one(one: Requests) -> Float[Tensor, "1 3 h w"]:
+    def edit_one(one: EditRequests) -> Float[Tensor, "1 3 h w"]:
         return pipe(
             one.target_caption,
             source_prompt=one.source_caption,
@@ -331,36 +332,36 @@ def _pipeline(class_name: str, config: MethodConfig, **more: Any) -> Any:
     return pipe
 
 
-def edit_rows(method: Method, config: MethodConfig, wanted: Requests) -> list[Tensor | str]:
+def edit_rows(method: Method, config: MethodConfig, requests: EditRequests) -> list[Tensor | str]:
     """Edits each row with a method: (3, h, w) in [0, 1], in the source's size, or the reason for a failure.
 
     A batch that fails as a whole is repeated row by row, so that one bad row does not spoil the others. A
     fault of the GPU or a disk is not a row's fault and is raised.
     """
     if config.needs_captions:
-        lacking = [not (before and after) for before, after in zip(*_captions(wanted), strict=True)]
+        lacking = [not (before and after) for before, after in zip(*_captions(requests), strict=True)]
         if any(lacking):
             kept = [row for row, lacks in enumerate(lacking) if not lacks]
-            found = iter(edit_rows(method, config, wanted[kept]) if kept else [])
+            found = iter(edit_rows(method, config, requests[kept]) if kept else [])
             return [NO_CAPTIONS if bad else next(found) for bad in lacking]
     try:
-        made = method(wanted)
+        made = method(requests)
     except (ValueError, RuntimeError, OSError) as error:
-        if is_of_the_machine(error):
+        if is_system_error(error):
             raise
-        if len(wanted) > 1:
+        if len(requests) > 1:
             edited = []
-            for one in wanted.one_by_one():
+            for one in requests.one_by_one():
                 edited += edit_rows(method, config, one)
             return edited
         return [(str(error).strip() or type(error).__name__).splitlines()[0]]
     edits = Edits.of(made) if isinstance(made, Tensor) else made
-    if edits.images.shape != wanted.source.shape:
+    if edits.images.shape != requests.source.shape:
         raise ValueError(
-            f"{config.model}: expected images {tuple(wanted.source.shape)}; got {tuple(edits.images.shape)}"
+            f"{config.model}: expected images {tuple(requests.source.shape)}; got {tuple(edits.images.shape)}"
         )
     return [reason or image for image, reason in zip(edits.images, edits.reason, strict=True)]
 
 
-def _captions(wanted: Requests) -> tuple[list[str], list[str]]:
-    return wanted.source_caption or [""] * len(wanted), wanted.target_caption or [""] * len(wanted)
+def _captions(requests: EditRequests) -> tuple[list[str], list[str]]:
+    return requests.source_caption or [""] * len(requests), requests.target_caption or [""] * len(requests)

@@ -5,9 +5,9 @@ import re
 from collections.abc import Sequence
 
 from rewardedit.batch import EditBatch
-from rewardedit.instructions.altered import altered
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
+from rewardedit.instructions.swap_word import swap_word
 
 SMALL_WORDS = frozenset(("a", "an", "the", "and", "of", "to", "in", "on", "at", "is", "be", "it", "with"))
 CLAUSES = re.compile(r"[,;.]|\b(?:and|with|on|in)\b")  # separators between a caption's objects
@@ -61,7 +61,7 @@ def _only_object(edit: Parsed) -> str | None:
 
 
 def another_words(
-    i: int, batch: EditBatch, alike: Sequence[Sequence[str]], count: int, choice: random.Random
+    i: int, batch: EditBatch, word_groups: Sequence[Sequence[str]], count: int, choice: random.Random
 ) -> list[str]:
     """Up to `count` distinct forms of the row's instruction with one word altered. New words come from the
     batch's instructions, so that no word occurs in wrong instructions only.
@@ -69,7 +69,7 @@ def another_words(
     known = set(re.findall(r"\w+", "\n".join(batch.instruction).lower()))
     texts: dict[str, None] = {}
     for _ in range(4 * count):
-        text = altered(batch.instruction[i], alike, choice, known=known)
+        text = swap_word(batch.instruction[i], word_groups, choice, known=known)
         if text is not None:
             texts[text] = None
     return [text for text in texts if not _may_hold(text, i, batch)][:count]

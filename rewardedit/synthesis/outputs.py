@@ -10,9 +10,9 @@ from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.labelled import encode_png
 from rewardedit.data.reading import RowBatch, read_shard
 from rewardedit.files import AnyPath, write_parquet
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import Share, stage
-from rewardedit.synthesis.methods import Method, MethodConfig, Requests, edit_rows, load_method
+from rewardedit.synthesis.methods import EditRequests, Method, MethodConfig, edit_rows, load_method
 
 CAPTIONS = ("source_caption", "target_caption")
 
@@ -82,9 +82,9 @@ def make_outputs(
     made_of = {**own, **(more or {})}
     parts = row_shards(rows, batch_size)
 
-    @Once
+    @Lazy
     def load() -> Method:
-        return load_method(config, data.policy)
+        return load_method(config, data.resize)
 
     def make(number: int, path: Path) -> None:
         first = number * len(parts[0])
@@ -104,10 +104,10 @@ def make_outputs(
     return stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
 
 
-def requests(part: RowBatch, seed: int) -> Requests:
+def requests(part: RowBatch, seed: int) -> EditRequests:
     """Requests to an editing method for the rows of a part."""
     assert part.batch is not None
-    return Requests(
+    return EditRequests(
         part.ids,
         part.batch.source,
         part.batch.instruction,

@@ -11,7 +11,7 @@ from rewardedit.regions.change_map import GRID, dilated
 
 Image = Float[Tensor, "3 h w"]
 Place = Bool[Tensor, "h w"]
-LEAST = 0.2  # least share of the changed area: a smaller place is a remnant of another
+MIN_PLACE_SHARE = 0.2  # least share of the changed area: a smaller place is a remnant of another
 RING = 3  # width of a place's surround, in 1/64 of the longer side
 BLUR = 1.0  # in 1/64 of the longer side
 
@@ -21,7 +21,7 @@ def edited_places(mask: Float[Tensor, "1 h w"]) -> list[Place]:
     found = components(mask[0] > 0.5)
     areas = found.flatten(1).sum(1)
     order = areas.argsort(descending=True).tolist()
-    return [found[i] for i in order if areas[i] >= LEAST * areas.sum()]
+    return [found[i] for i in order if areas[i] >= MIN_PLACE_SHARE * areas.sum()]
 
 
 def surround(image: Image, place: Place) -> Float[Tensor, "3 1 1"]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from rewardedit.files import put_in_place, remove
 from rewardedit.processes import on_main_process
-from rewardedit.untrusted import CONTENT_ERRORS, is_of_the_machine
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 KEPT_CHECKPOINTS = 2
 STATE = "state-{}.safetensors"
@@ -108,7 +108,7 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
         for i, state in enumerate(states):
             state.load_state_dict(read_state(checkpoint / STATE.format(i)))
     except (*CONTENT_ERRORS, SafetensorError) as error:
-        if is_of_the_machine(error) or isinstance(error, torch.OutOfMemoryError):
+        if is_system_error(error) or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(unreadable(checkpoint, error)) from error
     # Accelerate restores its count of micro-batches and updates when it is a multiple of those per update;

@@ -21,7 +21,7 @@ from rewardedit.evaluation.held_out import comparison_data, comparison_plan
 from rewardedit.models import resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
 from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
@@ -72,7 +72,7 @@ def plan(config: Any) -> list[str]:
     """
     editors = config.candidates.editors if config.candidates else ()
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
-    editor = Once(lambda: load_blueprint(config.base, require_size(config.data)))
+    editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
 
     def rows() -> list[str]:
         data = comparison_data(config.evaluate, config.data)
@@ -89,7 +89,9 @@ def plan(config: Any) -> list[str]:
     def needed() -> str:
         base = editor()
         scorer = load_scorer(config.relabel.scorer)
-        return memory_line(lambda processes: memory.reward_conditioned(config, base, scorer, processes))
+        return memory_line(
+            lambda processes: memory.reward_conditioned_memory(config, base, scorer, processes)
+        )
 
     return plan_of(
         rows, candidates, lambda: plan_training(editor(), config.train, len(config.variants)), needed

@@ -18,10 +18,10 @@ from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout, noising
-from rewardedit.processes import processes, say
-from rewardedit.training.ahead import ReadAhead
+from rewardedit.processes import print_on_main, processes
 from rewardedit.training.latents import LatentCache, TextCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.previews import save_previews
 from rewardedit.training.trackers import log_images, without_images
 from rewardedit.training.trainable import (
@@ -39,7 +39,7 @@ class MicroBatch:
     """Rows that one process passes through the editor at a time, and random numbers of the diffusion loss."""
 
     rows: Int[Tensor, " b"]  # indices in the cache
-    slots: Int[Tensor, " b"]  # their places in the whole update's batch, over all processes
+    batch_positions: Int[Tensor, " b"]  # their places in the whole update's batch, over all processes
     noise: Float[Tensor, "b c h w"]
     times: Int[Tensor, " b"]
     inputs: "Inputs"
@@ -97,7 +97,7 @@ class Finetuning:
         self.micro_batch_size, passes = config.micro_batches(processes().num_processes)
         self.accelerator = make_accelerator(folder, config.mixed_precision, passes, config.tracker)
         if config.validate_every and (names := without_images(self.accelerator)):
-            say(
+            print_on_main(
                 f"tracker: {', '.join(names)} takes no images from accelerate; previews are in "
                 f"{folder / 'validation'}"
             )
@@ -105,7 +105,7 @@ class Finetuning:
         self.editor = load_base(base, self.accelerator.device)
         self.modules = make_trainable(self.editor, config, labels)
         dtype = autocast_type(devices.precision_here(config.mixed_precision))
-        say(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
+        print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(
@@ -131,7 +131,7 @@ class Finetuning:
         )
         self.scheduler = noising(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
-        self._rows_of = ReadAhead(self._read, config.max_steps)
+        self._rows_of = Prefetcher(self._read, config.max_steps)
 
     def _prepare(self, module: Any) -> Any:
         return None if module is None else self.accelerator.prepare(module)

@@ -8,7 +8,7 @@ import torch
 
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, source_ids
-from rewardedit.data.bad_rows import CheckedRows
+from rewardedit.data.bad_rows import ValidatedRows
 from rewardedit.data.reading import read_batches
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
@@ -46,13 +46,15 @@ def require_axes(rows: Rows, usable: list[int], axes: tuple[str, ...]) -> None:
 
 
 @torch.no_grad()
-def measure(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
+def evaluate_scorer(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: int = 32) -> dict[str, Any]:
     """Spearman's ρ of scores and labels of held-out rows, mean error, and number of rows left out."""
     scores: list[float] = []
     labels: list[float] = []
     sources: list[str] = []
     names = source_ids(rows)
-    for part in read_batches(CheckedRows(rows, require_label), data.size, data.policy, batch_size, fields=()):
+    for part in read_batches(
+        ValidatedRows(rows, require_label), data.size, data.resize, batch_size, fields=()
+    ):
         if part.batch is not None:
             labels += [require_label(rows[i]) for i in part.numbers]
             scores += score_batch(part.batch, {"": scorer})[""].score.tolist()

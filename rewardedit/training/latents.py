@@ -19,7 +19,7 @@ from rewardedit.data.reading import read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training.trainable import RewardLabels, load_base
@@ -255,10 +255,10 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
 
 
-def _once(editor: Editor) -> Once[Editor]:
+def _once(editor: Editor) -> Lazy[Editor]:
     """The editor, for a stage; a worker in another process loads it again, onto its own device."""
     name = _name(editor)
-    return Once(lambda: load_base(name, devices.default_device()), editor)
+    return Lazy(lambda: load_base(name, devices.default_device()), editor)
 
 
 def _name(editor: Editor) -> str:

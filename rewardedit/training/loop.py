@@ -31,7 +31,7 @@ from tqdm import tqdm
 from rewardedit import devices
 from rewardedit.devices import Precision
 from rewardedit.files import append_json_line
-from rewardedit.processes import any_process, processes, say, sum_of_processes
+from rewardedit.processes import any_process, print_on_main, processes, sum_of_processes
 from rewardedit.training.checkpoints import Stateful, load_newest_checkpoint, save_checkpoint
 from rewardedit.training.stopping import Stopped, stop_request
 from rewardedit.training.trackers import Tracker, installed_trackers, require_tracker, start_trackers
@@ -259,7 +259,7 @@ def make_accelerator(
     here = devices.precision_here(precision)
     if here != precision:
         where = "CPU" if devices.default_device() == "cpu" else "GPU, which may be faster in fp16,"
-        say(f"mixed_precision: this {where} has no units for {precision}; computing in fp32")
+        print_on_main(f"mixed_precision: this {where} has no units for {precision}; computing in fp32")
     # Several trainings may follow one another in a process, each with its own precision and accumulation.
     processes()
     AcceleratorState._reset_state()

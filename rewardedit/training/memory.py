@@ -16,7 +16,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
-from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, measure, parameters, weights
+from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, parameters, peak_memory, weights
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import (
     TrainConfig,
@@ -93,14 +93,14 @@ class Blueprint:
     def encoded(self) -> int:
         """Bytes that encoding an image needs, in fp32."""
         with torch.no_grad():
-            return measure(lambda: self.vae.encode(self.images(1)).latent_dist.mode()).peak
+            return peak_memory(lambda: self.vae.encode(self.images(1)).latent_dist.mode()).peak
 
     @cached_property
     def sampled(self) -> int:
         """Bytes that sampling an edit needs, in fp32: the UNet's calls or decoding, whichever is more."""
         with torch.no_grad():
-            called = measure(lambda: self.predict(self.unet)).peak
-            decoded = measure(lambda: self.family.decode(self.vae, self.latents(1))).peak
+            called = peak_memory(lambda: self.predict(self.unet)).peak
+            decoded = peak_memory(lambda: self.family.decode(self.vae, self.latents(1))).peak
         return max(GUIDED * called, decoded)
 
 
@@ -114,7 +114,7 @@ class Training:
     casts: int  # additional while the model in training samples: autocast's copy of its weights
 
 
-def training(
+def finetuning_memory(
     editor: Blueprint,
     train: TrainConfig,
     processes: int = 1,
@@ -136,7 +136,7 @@ def training(
     # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
     each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
 
-    call = measure(lambda: _pairs(editor, unet, micro_batch), half)
+    call = peak_memory(lambda: _pairs(editor, unet, micro_batch), half)
     parts = [call]
     if reward is not None and reward.weight:
         assert scorer is not None
@@ -186,7 +186,7 @@ def _decoding(editor: Blueprint, reward: RewardConfig, batch: int, half: torch.d
         if "vae" in reward.gradient_checkpointing
         else editor.vae.disable_gradient_checkpointing
     )()
-    return measure(lambda: editor.family.decode(editor.vae, editor.latents(batch).requires_grad_()), half)
+    return peak_memory(lambda: editor.family.decode(editor.vae, editor.latents(batch).requires_grad_()), half)
 
 
 def _scoring(
@@ -194,13 +194,13 @@ def _scoring(
 ) -> Bytes:
     edited = editor.images(batch).requires_grad_()
     if "scorer" in reward.gradient_checkpointing:
-        return measure(
-            lambda: checkpoint(lambda x: scored(editor, scorer, x), edited, use_reentrant=False), half
+        return peak_memory(
+            lambda: checkpoint(lambda x: dummy_scores(editor, scorer, x), edited, use_reentrant=False), half
         )
-    return measure(lambda: scored(editor, scorer, edited), half)
+    return peak_memory(lambda: dummy_scores(editor, scorer, edited), half)
 
 
-def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
+def dummy_scores(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
     """Scores of edits in a batch with every input that a scorer may need."""
     b = len(edited)
     texts = ["a word"] * len(edited)
@@ -211,15 +211,17 @@ def scored(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
 def scoring(editor: Blueprint, scorer: Scorer) -> int:
     """Bytes needed to score an edit, without gradient."""
     with torch.no_grad():
-        return measure(lambda: scored(editor, scorer, editor.images(1))).peak
+        return peak_memory(lambda: dummy_scores(editor, scorer, editor.images(1))).peak
 
 
-def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes: int = 1) -> dict[str, int]:
+def reward_conditioned_memory(
+    config: Any, editor: Blueprint, scorer: Scorer, processes: int = 1
+) -> dict[str, int]:
     """Most bytes that each stage of a reward-conditioned recipe needs,
     with candidates from editors of the same architecture.
     """
     scorer.to("meta")
-    needed = training(editor, config.train, processes)
+    needed = finetuning_memory(editor, config.train, processes)
     train = config.train
     stages = {}
     if config.candidates is not None and config.candidates.editors:
@@ -234,14 +236,16 @@ def reward_conditioned(config: Any, editor: Blueprint, scorer: Scorer, processes
     return _with_overhead(stages | _fine_tuning(editor, train, needed))
 
 
-def refl(config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1) -> dict[str, int]:
+def refl_memory(
+    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1
+) -> dict[str, int]:
     """Most bytes that each stage of a ReFL recipe needs; both scorers stay in memory throughout."""
     train = config.train
     reward = config.reward
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]
     resident = sum(map(weights, scorers.values()))
-    needed = training(editor, train, processes, reward, first)
-    looked = config.watch.batch_size * max(
+    needed = finetuning_memory(editor, train, processes, reward, first)
+    looked = config.monitor.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())
     )
     stages = {}

@@ -46,7 +46,7 @@ class Bytes:
     peak: int
 
 
-def measure(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) -> Bytes:
+def peak_memory(forward: Callable[[], Tensor], autocast: torch.dtype | None = None) -> Bytes:
     """Runs a forward pass and, if its result has a gradient, the backward pass; counts tensors on `meta`.
 
     Existing tensors are not counted. `autocast` is the type of a mixed-precision run;

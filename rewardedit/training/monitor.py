@@ -33,7 +33,7 @@ from rewardedit.scoring import score_batch
 from rewardedit.training.monitor_page import save_prompts, write_monitor_page
 from rewardedit.untrusted import read_settings_file
 
-LOG = "watch.jsonl"
+LOG = "monitor.jsonl"
 
 
 @dataclass(frozen=True)
@@ -60,14 +60,15 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
     """The training data without what is watched, where that is taken from it.
 
     Raises:
-        ValueError: where `watch.data` shares a source image with the training data.
+        ValueError: where `monitor.data` shares a source image with the training data.
     """
     if config.data is None:
         if data.name not in WORLDS:
-            return dataclasses.replace(data, hold_out=max(data.hold_out, config.n))
+            return dataclasses.replace(data, holdout_sources=max(data.holdout_sources, config.n))
         if data.split == "val":
             raise ValueError(
-                "watch.data: trained on is the val split, which is watched by default; give a split to watch"
+                "monitor.data: trained on is the val split, which is watched by default; give a split to "
+                "watch"
             )
         return data
     if data.name == config.data.name and data.name in WORLDS:
@@ -77,7 +78,7 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
         shared = bool(shared_sources([data], config.data))
     if shared:
         raise ValueError(
-            "watch.data: shares source images with the training data; give another split or data set"
+            "monitor.data: shares source images with the training data; give another split or data set"
         )
     return data
 
@@ -91,19 +92,19 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         ValueError: where none can be read.
     """
     watched = config.data or (
-        dataclasses.replace(data, split="val", first=0) if data.name in WORLDS else None
+        dataclasses.replace(data, split="val", offset=0) if data.name in WORLDS else None
     )
     if watched is not None and watched.name in WORLDS:
         scenes = watched.shapes or WorldConfig()
         samples = world(watched.name).samples(
-            watched.split, scenes.seed, scenes.backdrops, watched.first, config.n
+            watched.split, scenes.seed, scenes.backdrops, watched.offset, config.n
         )
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
     rows = held_out_rows(data, config.n) if watched is None else distinct_rows(watched, config.n)
     shape = watched or data
-    prepared = PreparedRows(rows, require_size(shape), shape.policy)
+    prepared = PreparedRows(rows, require_size(shape), shape.resize)
     found = [prepared[i] for i in range(len(rows))]
     samples = [sample for sample in found if isinstance(sample, EditSample)]
     if not samples:
@@ -130,7 +131,7 @@ class Monitor(Protocol):
 
 class HackingMonitor:
     """Edits the fixed prompts from the same noise each time,
-    and keeps what became of them in watch.jsonl and watch.html.
+    and keeps what became of them in monitor.jsonl and monitor.html.
 
     All processes call it together: each edits and scores its share of the prompts,
     and all hold the values of all of them.
@@ -202,7 +203,7 @@ class HackingMonitor:
         Raises:
             ValueError: where a reward can score none of its prompts.
         """
-        values = self.measure(editor, step)
+        values = self.evaluate_prompts(editor, step)
         if self.base is None:
             self._require_scores(values)
             self.base = values
@@ -210,7 +211,7 @@ class HackingMonitor:
         return {**valid_means(values), "flag": flag}
 
     @torch.no_grad()
-    def measure(self, editor: Editor, step: int | None = None) -> dict[str, Tensor]:
+    def evaluate_prompts(self, editor: Editor, step: int | None = None) -> dict[str, Tensor]:
         """Values (n,) of every prompt by name; the prompts are divided over the processes. The images of the
         first prompts are kept under `step`.
         """
@@ -240,7 +241,7 @@ class HackingMonitor:
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""
-        for name, part in ((self.reward, "reward.scorer"), (self.held_out, "watch.held_out")):
+        for name, part in ((self.reward, "reward.scorer"), (self.held_out, "monitor.held_out")):
             if not values[name].isfinite().any():
                 reason = self.refusals.get(name, "see the other processes")
                 raise ValueError(f"{part}: scores none of the {len(self.prompts)} watched prompts: {reason}")
@@ -258,11 +259,11 @@ class HackingMonitor:
         return values | hacking_signs(prompts.source, edited, prompts.mask)
 
     def report(self, sweep: list[dict[str, Any]]) -> None:
-        """Writes watch.json and, for the last time, watch.html: the checks, and the sweep over the share of
-        the change.
+        """Writes monitor.json and, for the last time, monitor.html: the checks, and the sweep over the share
+        of the change.
         """
         if processes().is_main_process:
-            write_json(self.folder / "watch.json", {"looks": read_log(self.folder, LOG), "sweep": sweep})
+            write_json(self.folder / "monitor.json", {"checks": read_log(self.folder, LOG), "sweep": sweep})
             self._write_page(sweep)
 
     def _write_page(self, sweep: list[dict[str, Any]] | None = None) -> None:
@@ -278,8 +279,8 @@ def require_fields(prompts: EditBatch, scorers: dict[str, Scorer]) -> None:
     reward, held_out = scorers.values()
     has = {f.name for f in fields(prompts) if getattr(prompts, f.name) is not None}
     lacks = {
-        "reward.scorer": reward.needs - has | reward.needs & {"target", "mask"},
-        "watch.held_out": held_out.needs - has,
+        "reward.scorer": reward.required_fields - has | reward.required_fields & {"target", "mask"},
+        "monitor.held_out": held_out.required_fields - has,
     }
     for name, missing in lacks.items():
         if missing:
@@ -292,10 +293,10 @@ def watched(results: dict[str, Path]) -> dict[str, dict[str, Any]]:
     """Checks of each variant on the fixed prompts: the first, the last, and how many raised a flag."""
     out = {}
     for variant, path in results.items():
-        looks = read_settings_file(path.parent / "watch.json")["looks"]
+        checks = read_settings_file(path.parent / "monitor.json")["checks"]
         out[variant] = {
-            "first": looks[0],
-            "last": looks[-1],
-            "flags": sum(look["flag"] is not None for look in looks),
+            "first": checks[0],
+            "last": checks[-1],
+            "flags": sum(check["flag"] is not None for check in checks),
         }
     return out

@@ -11,7 +11,7 @@ from rewardedit.reports.plain_names import decimals, fixed, sign_name
 from rewardedit.reports.report import Headline, Report
 from rewardedit.reports.wall import Wall, WallEdit, WallImage, save_image
 
-PAGE = "watch.html"
+PAGE = "monitor.html"
 IMAGES = "watch-prompts"  # folder of the images of the fixed prompts
 SHOWN = 8  # prompts whose images are kept
 RELOAD = 60  # seconds between two readings of an open page, while the training goes on

@@ -22,7 +22,7 @@ import torch
 
 from rewardedit import config as configs
 from rewardedit.files import write_json
-from rewardedit.processes import on_main_process, processes, say
+from rewardedit.processes import on_main_process, print_on_main, processes
 from rewardedit.stages.stage import MAKING, is_finished, is_made, mark_made, plain, recorded, require_same
 from rewardedit.training import run
 from rewardedit.training.estimate import PlanIncomplete
@@ -143,9 +143,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         takes = {name: made_of[name] for name in sorted(taken(phase.settings) & made_of.keys())}
         made_of[key] = {"trainer": phase.trainer, "settings": phase.settings, "takes": takes}
         if is_made(own, made_of[key]):
-            say(f"{key} of {len(trainings)} is finished")
+            print_on_main(f"{key} of {len(trainings)} is finished")
             continue
-        say(f"{key}, {number} of {len(trainings)}: {phase.settings.name}")
+        print_on_main(f"{key}, {number} of {len(trainings)}: {phase.settings.name}")
         begin(own, made_of[key])
         settings = resolved(phase.settings, folder) if key in config.phases else phase.settings
         module_of(phase).main(settings, own, resume=(own / run.CONFIG).is_file())
@@ -186,4 +186,4 @@ def free_memory() -> None:
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
     """Trains and prints where the last result is."""
-    say(f"the last result is in {train(config, folder, resume)}")
+    print_on_main(f"the last result is in {train(config, folder, resume)}")

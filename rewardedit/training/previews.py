@@ -8,7 +8,7 @@ import torch
 from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows, require_size
 from rewardedit.data.stream import StreamedRows
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.images import to_pil
 from rewardedit.processes import processes
 
@@ -24,11 +24,11 @@ def save_previews(editor: Editor, rows: Rows | StreamedRows, data: DataConfig, n
     state = processes()
     if isinstance(rows, StreamedRows):
         rows = rows.files[0].rows()
-    settings = EditConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
+    settings = SamplingConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(state.process_index, min(n, len(rows)), state.num_processes):
         try:
-            batch = collate([rows[i]], require_size(data), data.policy)
+            batch = collate([rows[i]], require_size(data), data.resize)
             edited = editor(batch.source, batch.instruction, [i], settings=settings)
             to_pil(torch.cat([batch.source[0], edited[0]], dim=2)).save(folder / f"{i:02d}.png")
         except Exception as error:

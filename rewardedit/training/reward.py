@@ -20,7 +20,7 @@ from rewardedit.config import shown
 from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
 from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
-from rewardedit.processes import say
+from rewardedit.processes import print_on_main
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
@@ -207,7 +207,7 @@ def reward_mapping(config: RewardConfig, scorer: Scorer, scores: Sequence[float]
         return RewardScale.standard(scores)
     mapping = RewardScale.from_quantiles(scores)
     if mapping.steepness > STEEP:
-        say(
+        print_on_main(
             f"reward.scale: by these rows' quantiles the reward is {mapping.steepness:.0f} times as steep at "
             "some scores as at others, and failed edits may hardly count; take reward.scale=auto, or rows "
             "that hold failed edits"
@@ -304,13 +304,13 @@ class RolloutPrompts:
 
 
 def slot_noise(
-    shape: tuple[int, int, int], slots: Int[Tensor, " b"], step: int, seed: int
+    shape: tuple[int, int, int], batch_positions: Int[Tensor, " b"], step: int, seed: int
 ) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
     """Independent noise for each slot of the whole update's batch, and the generators that made it.
 
     A row therefore has the same noise however the batch is divided over processes and micro-batches.
     """
-    generators = [step_generator(seed + int(slot), step) for slot in slots]
+    generators = [step_generator(seed + int(slot), step) for slot in batch_positions]
     return torch.stack([torch.randn(shape, generator=g) for g in generators]), generators
 
 
@@ -339,7 +339,7 @@ class RewardRollouts:
         """Decoded edits of these rows; only the last `grad_steps` steps carry a gradient."""
         device = self.pipe.device
         config = self.config.rollout(step_generator(self.seed + 1, step))
-        noise, generators = slot_noise(self.prompts.cache.shape, micro.slots, step, self.seed + 2)
+        noise, generators = slot_noise(self.prompts.cache.shape, micro.batch_positions, step, self.seed + 2)
         cond = self.prompts.conditioning(micro.rows, device)
         latents = rollout(self.family, unet, self.scheduler, noise.to(device), cond, config, generators)
         return self.family.decode(self.pipe.vae, latents)
@@ -365,7 +365,7 @@ class RewardRollouts:
         edited = self.prompts.cache.latents(micro.rows)[0].to(device)
         cond = self.prompts.conditioning(micro.rows, device)
         noise, generators = slot_noise(
-            self.prompts.cache.shape, micro.slots, step, self.seed + REFERENCE_SEED
+            self.prompts.cache.shape, micro.batch_positions, step, self.seed + REFERENCE_SEED
         )
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)

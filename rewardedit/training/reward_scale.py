@@ -8,7 +8,7 @@ from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.training.reward import RewardConfig, chosen_scale, require_effect, reward_mapping
 
-FIRST = 256  # rows that show whether an unmapped score has an effect
+EFFECT_CHECK_ROWS = 256  # rows that show whether an unmapped score has an effect
 
 
 def fit_reward_scale(
@@ -25,7 +25,7 @@ def fit_reward_scale(
     if scale == "none" and reward.loss == "linear":
         return None
     if scale in ("none", "range"):
-        rows = leading_rows(rows, FIRST)
+        rows = leading_rows(rows, EFFECT_CHECK_ROWS)
 
     scores = RelabelConfig(scorer=reward.scorer, scale="range" if scale == "range" else "quantiles")
     found = relabel(scores, rows, data, folder)

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.data.digests import input_digests
+from rewardedit.data.digests import file_digests
 from rewardedit.files import replaced, write_json
-from rewardedit.language.usage import add_up, as_settings, read_usage, told, usage_kept
+from rewardedit.language.usage import add_up, as_settings, format_usage, read_usage, record_usage
 from rewardedit.models import NAMES, digests
 from rewardedit.processes import on_main_process, processes
 from rewardedit.scorers.load import packaged_files
@@ -26,8 +26,7 @@ INPUTS = "inputs.json"
 PHASE = re.compile(r"^(phases|parts)\.[^.]+\.settings\.")  # before the name of a phase's setting
 # Settings that may change when a run is resumed: its length, tolerance of bad rows, number of examples and
 # evaluation data.
-# train.compile is a former setting that changed no result.
-CHANGEABLE = ("train.max_steps:", "train.compile:", "bad_rows:", "examples:", "held_out", "evaluate")
+CHANGEABLE = ("train.max_steps:", "bad_rows:", "examples:", "held_out", "evaluate")
 
 
 def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) -> None:
@@ -56,7 +55,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
         write_json(folder / ENVIRONMENT, {"trainer": trainer_name(config), **environment()})
         with replaced(path) as aside:  # after environment.json: a run with settings also names its trainer
             aside.write_text(configs.dump(config))
-        write_json(folder / INPUTS, input_digests(config, folder))
+        write_json(folder / INPUTS, file_digests(config, folder))
         begun(folder)
 
     on_main_process(write)
@@ -112,7 +111,7 @@ def require_same_inputs(folder: Path, config: Any) -> None:
     began.
     """
     path = folder / INPUTS
-    now = input_digests(config, folder)
+    now = file_digests(config, folder)
     before = json.loads(path.read_text()) if path.is_file() else {}
     # An input that is no longer named is a change of settings, which `require_resumable` checks.
     others = [name for name, digest in before.items() if now.get(name, digest) != digest]
@@ -158,7 +157,7 @@ def minutes_spent(folder: Path) -> Callable[[], float]:
 
 
 @contextmanager
-def usage_told(folder: Path) -> Iterator[None]:
+def report_usage(folder: Path) -> Iterator[None]:
     """Counts the endpoint usage of a run, including its earlier calls and its stages; reports it at the end,
     and adds it to metrics.json if there was no error.
 
@@ -167,12 +166,12 @@ def usage_told(folder: Path) -> Iterator[None]:
     """
     state = processes()
     try:
-        with usage_kept(folder / f"usage-{state.process_index}.json"):
+        with record_usage(folder / f"usage-{state.process_index}.json"):
             yield
     finally:
         used = add_up([usage_in(folder), read_usage(folder.glob("usage-*.json"))])
         if used and state.is_main_process:
-            print(told(used))
+            print(format_usage(used))
     if used and state.is_main_process:
         metrics = folder / "metrics.json"
         found = json.loads(metrics.read_text()) if metrics.is_file() else {}

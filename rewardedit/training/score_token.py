@@ -9,7 +9,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.adiee_text import ANSWER, TOKEN
-from rewardedit.training.shared_images import read_once
+from rewardedit.training.shared_images import encode_images_once
 
 
 def losses(
@@ -19,20 +19,20 @@ def losses(
     asked: list[int],
     compat: str = "soft",
     per_edit: int = 1,
-    upper_weight: float = 1.0,
+    positive_weight: float = 1.0,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Cross-entropy of the answers' tokens, and error of the score read at [SCORE].
 
     Args:
         per_edit: number of consecutive rows that show the same edit.
-        upper_weight: weight of the errors of scores whose labels are at least 5.
+        positive_weight: weight of the errors of scores whose labels are at least 5.
     """
     texts = []
     for instruction, question in zip(batch.instruction, asked, strict=True):
         fitting = scorer.fitting(instruction, question, batch)
         texts.append(scorer.prompt(fitting, question) + ANSWER)
     if per_edit > 1:
-        hidden, ids = read_once(scorer, texts, batch.source[::per_edit], batch.edited[::per_edit])
+        hidden, ids = encode_images_once(scorer, texts, batch.source[::per_edit], batch.edited[::per_edit])
     else:
         inputs = scorer.inputs(texts, batch.source, batch.edited)
         ids = inputs["input_ids"]
@@ -40,7 +40,7 @@ def losses(
     raw = scorer.head(scorer.at_token(hidden, ids))
     known = labels.isfinite()
     # Every label has the same weight, however a batch is divided.
-    score = score_loss(raw[known], labels[known], compat, upper_weight) * known.float().mean()
+    score = score_loss(raw[known], labels[known], compat, positive_weight) * known.float().mean()
     return answer_loss(scorer, hidden, ids), score
 
 
@@ -60,12 +60,12 @@ def score_loss(
     raw: Float[Tensor, "b classes"],
     labels: Float[Tensor, " b"],
     compat: str = "soft",
-    upper_weight: float = 1.0,
+    positive_weight: float = 1.0,
 ) -> Float[Tensor, ""]:
     """L1 for a scalar head; for a class head, cross-entropy with the label shared by its two neighbours among
-    0, 5 and 10 (`compat="code"`: all to the lower one). Errors of labels from 5 on weigh `upper_weight`.
+    0, 5 and 10 (`compat="code"`: all to the lower one). Errors of labels from 5 on weigh `positive_weight`.
     """
-    weight = 1 + (upper_weight - 1) * (labels >= GRADES[1])
+    weight = 1 + (positive_weight - 1) * (labels >= GRADES[1])
     if raw.shape[1] == 1:
         return ((raw[:, 0] - labels).abs() * weight).mean()
     place = labels / (GRADES[1] - GRADES[0])

@@ -13,7 +13,7 @@ from rewardedit.models import resolve_model
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.training.estimate import time_line
 from rewardedit.training.memory import MOMENTS
-from rewardedit.training.meta import FULL, OVERHEAD, measure, table, weights
+from rewardedit.training.meta import FULL, OVERHEAD, peak_memory, table, weights
 from rewardedit.training.score_token import losses
 from rewardedit.training.trainable import autocast_type
 
@@ -65,7 +65,7 @@ def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, i
     for p in trained:
         p.grad = torch.empty_like(p)
     with FlopCounterMode(display=False) as counter:
-        step = measure(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
+        step = peak_memory(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
     moments = MOMENTS["adamw"] + FULL * bool(train.ema)
     resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
     return resident + step + OVERHEAD, counter.get_total_flops()

@@ -20,7 +20,7 @@ from rewardedit.scorers.adiee import WITH_PREFIX, Adiee
 from rewardedit.scorers.adiee_text import IMAGES
 
 
-def rows_by_edit(rows: Rows, usable: Sequence[int]) -> list[list[int]]:
+def group_by_edit(rows: Rows, usable: Sequence[int]) -> list[list[int]]:
     """Positions in `usable`, for each usable row, of all rows with the same two images, including itself."""
     groups: dict[Hashable, list[int]] = {}
     keys = [images_key(rows[number]) or number for number in usable]
@@ -36,14 +36,14 @@ def images_key(sample: EditSample) -> bytes | None:
     images = (sample.source, sample.edited)
     if not isinstance(sample.source, Image.Image) or not isinstance(sample.edited, Image.Image):
         return None
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for image in images:
         assert isinstance(image, Image.Image)
-        found.update(f"{image.size} {image.mode}".encode() + image.tobytes())
-    return found.digest()
+        digest.update(f"{image.size} {image.mode}".encode() + image.tobytes())
+    return digest.digest()
 
 
-def with_its_edit(place: int, same: Sequence[int], count: int, generator: torch.Generator) -> list[int]:
+def rows_of_same_edit(place: int, same: Sequence[int], count: int, generator: torch.Generator) -> list[int]:
     """The row and others of the same edit, drawn without repetition, `count` in all; if there are fewer, they
     are repeated, for other questions.
     """
@@ -67,7 +67,7 @@ def require_clean_parts(scorer: Adiee) -> None:
         raise ValueError("questions_per_edit: the tokenizer gives a text other tokens in two parts")
 
 
-def read_once(
+def encode_images_once(
     scorer: Adiee,
     texts: list[str],
     source: Float[Tensor, "edits 3 h w"],

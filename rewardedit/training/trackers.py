@@ -11,7 +11,7 @@ from PIL import Image
 
 from rewardedit.config import load_yaml
 from rewardedit.extras import install_command
-from rewardedit.processes import say
+from rewardedit.processes import print_on_main
 
 # accelerate's names; "all" uses every one that is installed.
 Tracker = Literal[
@@ -64,11 +64,13 @@ def installed_trackers(tracker: Tracker) -> list[str]:
         return []
     if tracker == "all":
         if not available:
-            say("no tracker: none that accelerate knows is installed; metrics are in metrics.jsonl")
+            print_on_main("no tracker: none that accelerate knows is installed; metrics are in metrics.jsonl")
         return available
     if tracker in available:
         return [tracker]
-    say(f"no tracker: {tracker} is not installed ({_install(tracker)}); metrics are in metrics.jsonl")
+    print_on_main(
+        f"no tracker: {tracker} is not installed ({_install(tracker)}); metrics are in metrics.jsonl"
+    )
     return []
 
 

@@ -1,6 +1,5 @@
 import importlib
 import json
-import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +13,7 @@ from rewardedit import RewardPrompt
 from rewardedit.cli import load_recipe, main, parse, recipes
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
-from rewardedit.config import RENAMED, dump, parse_value
+from rewardedit.config import dump, parse_value
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.shapes import Shapes
 from rewardedit.training.run import start
@@ -72,12 +71,12 @@ def photo(tmp_path) -> str:
             "relabel does not use the setting train; it uses those of data, candidates",
         ),
         (
-            ["relabel", SHAPES, "data.first=-1", "--out", "out"],
-            "data.first: expected at least 0; got -1",
+            ["relabel", SHAPES, "data.offset=-1", "--out", "out"],
+            "data.offset: expected at least 0; got -1",
         ),
         (
-            ["relabel", SHAPES, "data.rows=0", "--out", "out"],
-            "data.rows: expected at least 1; got 0",
+            ["relabel", SHAPES, "data.limit=0", "--out", "out"],
+            "data.limit: expected at least 1; got 0",
         ),
         (
             [
@@ -96,7 +95,10 @@ def photo(tmp_path) -> str:
             "relabel.words, upper: expected a rising upper bound for each word",
         ),
         (["score", "a.png", "b.png", ""], "the instruction is empty"),
-        (["score", "name=shapes", "rows=2", "--mask", "a.png"], "--mask goes with SOURCE EDITED INSTRUCTION"),
+        (
+            ["score", "name=shapes", "limit=2", "--mask", "a.png"],
+            "--mask goes with SOURCE EDITED INSTRUCTION",
+        ),
     ],
 )
 def test_the_user_s_errors_are_one_line_with_a_remedy_and_exit_2(
@@ -337,14 +339,6 @@ def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeyp
     )
     assert said.endswith("(int or null)")
     assert "null: as lora_rank" in lines["train.lora_alpha"]
-
-
-def test_renamed_settings_are_gone_and_their_new_names_are_there():
-    configs = [importlib.import_module(module).Config for module in TRAINERS.values()]
-    names = {setting.name for config in configs for setting in settings_of(config)}
-    assert not names & set(RENAMED)
-    new_names = {re.split(r"[,; ]", text)[0] for text in RENAMED.values()}
-    assert new_names <= names
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from rewardedit import EditBatch, EditConfig, EditSample, RewardPrompt, collate, load_editor, load_image
+from rewardedit import EditBatch, EditSample, RewardPrompt, SamplingConfig, collate, load_editor, load_image
 from rewardedit.cli import main
 from rewardedit.scorers import load_scorer
 from rewardedit.selection import best_of_n
@@ -49,9 +49,9 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
         "train.lr: expected above 0 and finite, or nothing is trained; got inf",
     ),
     ("value", (*PLAN, "data.size=-64"), "data.size: expected at least 1; got -64"),
-    ("value", (*PLAN, "data.rows=-3"), "data.rows: expected at least 1; got -3"),
-    ("value", (*PLAN, "data.share=2"), "data.share: expected above 0 and at most 1; got 2.0"),
-    ("value", (*PLAN, "watch.n=1"), "watch.n: expected at least 2; got 1"),
+    ("value", (*PLAN, "data.limit=-3"), "data.limit: expected at least 1; got -3"),
+    ("value", (*PLAN, "data.fraction=2"), "data.fraction: expected above 0 and at most 1; got 2.0"),
+    ("value", (*PLAN, "monitor.n=1"), "monitor.n: expected at least 2; got 1"),
     ("value", (*PLAN, "bad_rows=3"), "bad_rows: expected a share from 0 to 1; got 3.0"),
     (
         "value",
@@ -103,8 +103,8 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "without effect",
-        (*PLAN, "watch.stop=true", "train.validate_every=0"),
-        "watch.stop: has no effect without train.validate_every; give updates between two checks",
+        (*PLAN, "monitor.stop=true", "train.validate_every=0"),
+        "monitor.stop: has no effect without train.validate_every; give updates between two checks",
     ),
     (
         "without effect",
@@ -138,8 +138,9 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     ),
     (
         "without effect",
-        ("edit", "photo.jpg", "x", "--out", "new", "--score", "3", "--size", "32", *WORLD),
-        "--score has no effect on shapes/editor, which is not reward-conditioned; leave it out, or --model a "
+        ("edit", "photo.jpg", "x", "--out", "new", "--target-score", "3", "--size", "32", *WORLD),
+        "--target-score has no effect on shapes/editor, which is not reward-conditioned; leave it out, or "
+        "--model a "
         "run of reward conditioning",
     ),
     (
@@ -344,7 +345,7 @@ PYTHON: list[tuple[str, Callable[[], Any], str]] = [
         lambda: load_editor("shapes/editor", dtype="float99"),
         "dtype: expected one such as float32 or bfloat16; got 'float99'",
     ),
-    ("type", lambda: EditConfig("10"), "num_inference_steps: expected a whole number; got '10'"),
+    ("type", lambda: SamplingConfig("10"), "num_inference_steps: expected a whole number; got '10'"),
     ("type", lambda: best_of_n(None, load_scorer("l1"), IMAGE, "x", n=0), "n: expected at least 1; got 0"),
     (
         "type",
@@ -358,7 +359,7 @@ PYTHON: list[tuple[str, Callable[[], Any], str]] = [
         lambda: collate([EditSample("a", IMAGE[0], "x")]),
         "row a: expected an edited image or a target; it has neither",
     ),
-    ("value", lambda: EditConfig(0), "num_inference_steps: expected at least 1; got 0"),
+    ("value", lambda: SamplingConfig(0), "num_inference_steps: expected at least 1; got 0"),
     ("value", lambda: load_scorer("l1:0"), "l1: expected a finite weight other than 0; got 0.0"),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 from rewardedit import models
 from rewardedit.cli import load_recipe, recipe_names
 from rewardedit.cli.checks import HubCache
-from rewardedit.cli.needs import MODEL_SETTINGS, Named, find_needs, missing, named
+from rewardedit.cli.needs import MODEL_SETTINGS, Reference, missing, missing_requirements, references
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.data import DataConfig
@@ -38,31 +38,33 @@ def test_all_settings_that_name_models_are_looked_at():
 
 def test_a_recipe_names_its_models_scorers_and_data():
     _, config = load_recipe("magicbrush-adiee-data", [])
-    found = set(named(config))
+    found = set(references(config))
     assert {
-        Named("model", "vinesmsuic/magicbrush-jul7"),
-        Named("model", "Qwen/Qwen2.5-VL-7B-Instruct"),
-        Named("model", "openai/clip-vit-base-patch16"),
-        Named("model", "facebook/dinov2-base"),  # the default of a scorer
-        Named("data", "osunlp/MagicBrush"),
-        Named("data", "data/SEED-Data-Edit-Part3/multi_turn_editing", on_hub=False),
+        Reference("model", "vinesmsuic/magicbrush-jul7"),
+        Reference("model", "Qwen/Qwen2.5-VL-7B-Instruct"),
+        Reference("model", "openai/clip-vit-base-patch16"),
+        Reference("model", "facebook/dinov2-base"),  # the default of a scorer
+        Reference("data", "osunlp/MagicBrush"),
+        Reference("data", "data/SEED-Data-Edit-Part3/multi_turn_editing", on_hub=False),
     } <= found
     _, editor = load_recipe("shapes/editor", [])
     made = {"runs/shapes-autoencoder/vae", "runs/shapes-text-encoder"}
-    assert {thing.name for thing in named(editor.phases["phase-1"].settings)} == made
-    found = {need.name for need in find_needs(editor, "", EMPTY, recipe_names())}
+    assert {thing.name for thing in references(editor.phases["phase-1"].settings)} == made
+    found = {need.name for need in missing_requirements(editor, "", EMPTY, recipe_names())}
     assert found == made, "what earlier phases make is not missing"
     _, later = load_recipe("shapes/editor", ["first_phase=2", "phase-2.start=runs/elsewhere/pipeline"])
-    assert [need.name for need in find_needs(later, "", EMPTY, recipe_names())] == ["runs/elsewhere/pipeline"]
+    assert [need.name for need in missing_requirements(later, "", EMPTY, recipe_names())] == [
+        "runs/elsewhere/pipeline"
+    ]
     _, further = load_recipe("shapes/comparison-editors", [])
-    assert {thing.name for thing in named(further)} == {"shapes/editor"}
+    assert {thing.name for thing in references(further)} == {"shapes/editor"}
     _, own = load_recipe("magicbrush-adiee-data", ["methods={made: {kind: folder, model: outputs/x}}"])
-    assert Named("data", "outputs/x", on_hub=False) in set(named(own))
+    assert Reference("data", "outputs/x", on_hub=False) in set(references(own))
 
 
 def test_an_eight_bit_optimizer_needs_its_package():
     _, config = load_recipe("quickstart", ["train.optimizer=adamw8bit"])
-    assert Named("package", "bitsandbytes") in set(named(config))
+    assert Reference("package", "bitsandbytes") in set(references(config))
 
 
 def test_scorers_options_name_models_too():
@@ -92,12 +94,12 @@ def test_scorers_options_name_models_too():
 )
 def test_a_model_that_is_not_there_has_a_remedy(name, kind, remedy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    need = missing(Named("model", name), EMPTY, recipe_names())
+    need = missing(Reference("model", name), EMPTY, recipe_names())
     assert (need.kind, need.remedy) == (kind, remedy)
 
 
 def test_rows_of_a_table_are_never_looked_for_on_the_hub():
     class_ = type(load_recipe("quickstart", [])[1])
     config = class_("own", DataConfig("table", "own/rows", size=64), RelabelConfig("l1"), "shapes/editor")
-    (need,) = find_needs(config, "", EMPTY, ())
+    (need,) = missing_requirements(config, "", EMPTY, ())
     assert (need.kind, need.remedy) == ("data", "no such file or folder")

@@ -143,7 +143,7 @@ def test_instructions_may_lie_beside_the_sources(folders, capsys):
         (["said.csv", "--instruction", "x"], "--instruction goes with folders of edits and --sources FOLDER"),
         (["A", "--sources", "S", "--instruction", "x", "--mask", "m.png"], "--mask goes with SOURCE EDITED"),
         (
-            ["name=shapes", "rows=2", "--columns", "{source: a}"],
+            ["name=shapes", "limit=2", "--columns", "{source: a}"],
             "--columns goes with a table; a data set takes",
         ),
         (

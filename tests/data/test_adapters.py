@@ -88,7 +88,7 @@ def test_bad_rows_are_told_with_their_reason_and_the_others_are_read(name, tmp_p
 
     told = {}
     read = []
-    for part in read_batches(open_rows(data), data.size, data.policy, 4):
+    for part in read_batches(open_rows(data), data.size, data.resize, 4):
         told |= part.unreadable
         read += [] if part.batch is None else part.numbers
     assert read == [0, 6]
@@ -104,12 +104,14 @@ def test_a_row_that_cannot_be_read_has_its_own_id_also_where_it_is_streamed(tmp_
     data = config("emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", changes))
     assert [row.id for row in stream_rows(data)] == ["11", "12", "13"]
     assert [row_id(open_rows(data), number) for number in range(3)] == ["11", "12", "13"]
-    later = open_rows(dataclasses.replace(data, first=1))
+    later = open_rows(dataclasses.replace(data, offset=1))
     assert row_id(later, 0) == "12"
 
 
 def test_a_share_of_the_sources_is_not_streamed(tmp_path):
-    data = config("emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", ({}, {})), share=0.5)
+    data = config(
+        "emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", ({}, {})), fraction=0.5
+    )
     with pytest.raises(ValueError, match="share: streamed rows cannot tell"):
         stream_rows(data)
 
@@ -118,7 +120,7 @@ def test_a_share_of_the_sources_is_not_streamed(tmp_path):
 def test_streamed_rows_are_the_rows(name, tmp_path):
     column = LAYOUTS[name]["instruction"]
     changes = tuple({column: f"edit number {i}"} for i in range(5))
-    data = config(name, write_layout(tmp_path, name, changes), first=1, rows=3)
+    data = config(name, write_layout(tmp_path, name, changes), offset=1, limit=3)
     opened = [facts(row) for row in open_rows(data)]
     assert [facts(row) for row in stream_rows(data)] == opened
     assert [row["instruction"] for row in opened] == [f"edit number {i}" for i in (1, 2, 3)]
@@ -148,19 +150,19 @@ def test_what_emu_edit_made_is_to_be_judged_and_no_target(tmp_path):
     rows = list(open_rows(data))
     assert [row.id for row in rows] == ["2", "4"] == [row.id for row in stream_rows(data)]
     assert [row.target for row in rows] == [None, None]
-    later = dataclasses.replace(data, first=1)
+    later = dataclasses.replace(data, offset=1)
     assert [row.id for row in stream_rows(later)] == ["4"] == [row.id for row in open_rows(later)]
 
 
 def test_edits_of_one_pair_of_captions_are_held_out_together(tmp_path):
     captions = ["a cat", "a dog", "a cat", "a bird", "a fish"]
     folder = write_layout(tmp_path, "instruct_pix2pix", tuple({"original_prompt": c} for c in captions))
-    rows = open_rows(config("instruct_pix2pix", folder, hold_out=2))
+    rows = open_rows(config("instruct_pix2pix", folder, holdout_sources=2))
     left = source_ids(rows)
     assert len(set(left)) == 2
     assert left.count("a cat") in (0, 2)
-    with pytest.raises(ValueError, match="hold_out, share: streamed rows cannot tell"):
-        stream_rows(config("instruct_pix2pix", folder, hold_out=2))
+    with pytest.raises(ValueError, match="holdout_sources, fraction: streamed rows cannot tell"):
+        stream_rows(config("instruct_pix2pix", folder, holdout_sources=2))
 
 
 def test_a_source_image_that_is_missing_is_no_other_row_s(tmp_path):
@@ -172,7 +174,7 @@ def test_a_source_image_that_is_missing_is_no_other_row_s(tmp_path):
 
 def test_ultraedit_has_masks_in_one_of_its_data_sets(tmp_path):
     data = config("ultraedit", write_layout(tmp_path, "ultraedit"))
-    (part,) = read_batches(open_rows(data), data.size, data.policy, 4)
+    (part,) = read_batches(open_rows(data), data.size, data.resize, 4)
     batch = part.batch
     assert batch.mask[0, 0, :, :6].min() == 1
     assert batch.mask[0, 0, :, 10:].max() == 0
@@ -223,7 +225,7 @@ def test_seed_data_edit_part_2_is_read_from_its_folder(tmp_path):
         assert same(rows[0].target, "coffee")
         assert rows[0].instruction == "make it coffee"
         assert source_ids(rows) == ["photoshop/chelsea.png", "photoshop/coffee.png"]
-        assert [row.id for row in stream_rows(DataConfig("seed_data_edit", str(path), first=1))] == [
+        assert [row.id for row in stream_rows(DataConfig("seed_data_edit", str(path), offset=1))] == [
             "split_0001-2"
         ]
 
@@ -382,7 +384,7 @@ def test_streamed_rows_that_are_bad_are_named_by_file_and_row(tmp_path):
 
 def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     folder = write_layout(tmp_path, "instruct_pix2pix")
-    for more in ({"first": 1}, {"rows": 1}, {"hold_out": 2}):
+    for more in ({"offset": 1}, {"limit": 1}, {"holdout_sources": 2}):
         with pytest.raises(ValueError, match="stream: files are read whole"):
             stream_files(config("instruct_pix2pix", folder, stream=True, **more))
     with pytest.raises(ValueError, match="stream: images of table rows are files of their own"):

@@ -26,26 +26,26 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_share_is_of_the_sources_with_all_their_rows(folder):
-    rows = open_rows(DataConfig("labelled", folder, share=1 / 3))
+    rows = open_rows(DataConfig("labelled", folder, fraction=1 / 3))
     sources = source_ids(rows)
     assert len(rows) == 9
     assert {sources.count(name) for name in sources} == {3}
     assert len(set(sources)) == 3
-    larger = source_ids(open_rows(DataConfig("labelled", folder, share=2 / 3)))
+    larger = source_ids(open_rows(DataConfig("labelled", folder, fraction=2 / 3)))
     assert set(sources) < set(larger)
-    other = source_ids(open_rows(DataConfig("labelled", folder, share=1 / 3, seed=1)))
+    other = source_ids(open_rows(DataConfig("labelled", folder, fraction=1 / 3, seed=1)))
     assert set(other) != set(sources)
 
 
 def test_rows_of_some_rules_alone(folder):
-    rows = open_rows(DataConfig("labelled", folder, edit_types=("target", "turns"), share=1 / 3))
+    rows = open_rows(DataConfig("labelled", folder, edit_types=("target", "turns"), fraction=1 / 3))
     assert sorted(row.id.split("/")[1] for row in rows) == 3 * ["target"] + 3 * ["turns"]
     with pytest.raises(ValueError, match="has no row of nope; it has source, target, turns"):
         open_rows(DataConfig("labelled", folder, edit_types=("nope",)))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"share": 0.0}, {"share": 1.5}, {"name": "shapes", "path": "", "share": 0.5}]
+    "wrong", [{"fraction": 0.0}, {"fraction": 1.5}, {"name": "shapes", "path": "", "fraction": 0.5}]
 )
 def test_a_share_that_cannot_be_taken_is_refused(wrong):
     with pytest.raises(ValueError, match="share: "):

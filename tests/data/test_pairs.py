@@ -202,7 +202,7 @@ def test_bad_pairs_of_editscore_are_told_and_the_others_are_read(tmp_path):
 def test_streamed_pairs_are_the_pairs(tmp_path):
     rows = [bench_row(id=str(i), ranking="B>A" if i % 2 else "A>B") for i in range(5)]
     write_parquet(tmp_path / "train-0.parquet", rows, BENCH)
-    config = PairsConfig("editreward_bench", str(tmp_path), first=1, rows=3)
+    config = PairsConfig("editreward_bench", str(tmp_path), offset=1, limit=3)
     opened = [(pair.id, pair.preferred) for pair in open_pairs(config)]
     assert opened == [("1", "right"), ("2", "left"), ("3", "right")]
     assert [(pair.id, pair.preferred) for pair in stream_pairs(config)] == opened
@@ -211,8 +211,8 @@ def test_streamed_pairs_are_the_pairs(tmp_path):
 def test_pairs_beyond_the_last_and_no_pairs_are_refused(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", [bench_row()], BENCH)
     with pytest.raises(ValueError, match="first: expected a pair below 1"):
-        open_pairs(PairsConfig("editreward_bench", str(tmp_path), first=1))
+        open_pairs(PairsConfig("editreward_bench", str(tmp_path), offset=1))
     with pytest.raises(ValueError, match="rows, first: expected at least 1 and at least 0; got 0, 0"):
-        PairsConfig("editreward_bench", str(tmp_path), rows=0)
+        PairsConfig("editreward_bench", str(tmp_path), limit=0)
     with pytest.raises(ValueError, match="lacks the columns"):
         open_pairs(PairsConfig("editreward", str(tmp_path)))

@@ -251,8 +251,8 @@ def test_a_brushed_mask_of_a_table_marks_the_brushed_place(folder):
 
 def test_rows_beyond_the_last_are_refused(folder):
     (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
-    with pytest.raises(ValueError, match=r"data.first: expected a row below 1, as many as .* holds; got 1"):
-        open_rows(DataConfig("table", str(folder), first=1))
+    with pytest.raises(ValueError, match=r"data.offset: expected a row below 1, as many as .* holds; got 1"):
+        open_rows(DataConfig("table", str(folder), offset=1))
 
 
 def test_parts_of_rows_know_their_sources_and_can_be_read_by_workers(folder):
@@ -260,7 +260,7 @@ def test_parts_of_rows_know_their_sources_and_can_be_read_by_workers(folder):
         save(folder / f"{i}.png", colour=(40 * i, 0, 0))
     lines = [f"{i},{i % 6}.png,make it blue,b.png\n" for i in range(12)]
     (folder / "rows.csv").write_text("id,source,instruction,target\n" + "".join(lines))
-    data = DataConfig("table", str(folder), first=1, hold_out=2)
+    data = DataConfig("table", str(folder), offset=1, holdout_sources=2)
     rest = open_rows(data)
     gone = held_out_rows(data)
     held = {int(row.id) % 6 for row in gone}
@@ -278,8 +278,8 @@ def test_mixed_sizes_come_out_as_one(folder):
         {"source": "b.png", "instruction": "y", "target": "a.png"},
     ]
     (folder / "rows.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    data = DataConfig("table", str(folder), size=16, policy="pad")
-    (part,) = read_batches(open_rows(data), data.size, data.policy, 8)
+    data = DataConfig("table", str(folder), size=16, resize="pad")
+    (part,) = read_batches(open_rows(data), data.size, data.resize, 8)
     assert (part.numbers, part.ids) == ([0, 1], ["0", "1"])
     assert part.batch.source.shape == (2, 3, 16, 16)
 
@@ -287,7 +287,7 @@ def test_mixed_sizes_come_out_as_one(folder):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(None, "each edit is stretched to its source"), (16, "policy=pad; crop or stretch may")],
+    [(None, "each edit is stretched to its source"), (16, "resize=pad; crop or stretch may")],
 )
 def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, capsys):
     """Also where other processes read; not where an editor rounded the sides."""
@@ -348,7 +348,7 @@ def test_magicbrush_reads_a_folder_and_parquet_alike(folder):
     two = MagicBrush(parquet, root=str(folder))
     assert two[0].instruction == one[0].instruction
     assert two[0].source.size == one[0].source.size == (20, 10)
-    part = open_rows(DataConfig("magicbrush", str(folder / "data"), rows=1, size=16))
+    part = open_rows(DataConfig("magicbrush", str(folder / "data"), limit=1, size=16))
     assert len(part) == 1
 
 
@@ -371,7 +371,7 @@ def test_only_the_pictures_that_are_used_are_decoded(folder, monkeypatch):
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", seen)
     data = DataConfig("magicbrush", str(folder), size=16)
-    assert len(list(read_batches(open_rows(data), data.size, data.policy, 8, fields=()))) == 1
+    assert len(list(read_batches(open_rows(data), data.size, data.resize, 8, fields=()))) == 1
     assert decoded == {"a.png", "b.png"}  # source and target
 
 
@@ -402,14 +402,14 @@ def test_humanedit_brings_captions_and_the_type_of_edit(folder):
 def test_draws_are_other_edits_of_the_same_sources():
     rows = open_rows(
         DataConfig(
-            "shapes", rows=8, first=2, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2)
+            "shapes", limit=8, offset=2, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2)
         )
     )
     for i in range(0, 8, 2):
         assert torch.equal(rows[i].source, rows[i + 1].source)
         assert rows[i].edit_type != rows[i + 1].edit_type
         assert rows[i].id != rows[i + 1].id
-    plain = open_rows(DataConfig("shapes", rows=4, first=1, shapes=WorldConfig(quality_mix={"right": 1.0})))
+    plain = open_rows(DataConfig("shapes", limit=4, offset=1, shapes=WorldConfig(quality_mix={"right": 1.0})))
     assert [rows[i].id for i in range(0, 8, 2)] == [plain[i].id for i in range(4)]
     assert torch.equal(rows[2].target, plain[1].target)
 

@@ -8,7 +8,7 @@ import torch
 from diffusers import DiffusionPipeline
 from peft import LoraConfig
 
-from rewardedit import EditConfig, RewardPrompt, best_of_n, load_editor, load_scorer, two_round_edit
+from rewardedit import RewardPrompt, SamplingConfig, best_of_n, load_editor, load_scorer, two_round_edit
 from rewardedit.diffusion.editors import Editor, as_editor, save_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image, save_text_to_image
 from rewardedit.images import load_image, to_pil
@@ -35,19 +35,19 @@ def test_a_value_a_hair_below_0_changes_no_other_row(tiny_editor):
 )
 def test_settings_that_a_pipeline_would_not_follow_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        EditConfig(**settings)
-    assert EditConfig(1, 1.0, 0.9).image_guidance_scale == 0.9  # without guidance it says nothing
+        SamplingConfig(**settings)
+    assert SamplingConfig(1, 1.0, 0.9).image_guidance_scale == 0.9  # without guidance it says nothing
 
 
 def test_choosing_and_two_rounds_ask_a_conditioned_editor_for_the_score_that_is_meant(tiny_editor):
     base = load_editor(tiny_editor)
-    editor = Editor(base.pipe, EditConfig(2), RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0))))
+    editor = Editor(base.pipe, SamplingConfig(2), RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0))))
     source = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    worst, best = (editor(source, ["make it red"], [0], score=score) for score in (0.0, 10.0))
+    worst, best = (editor(source, ["make it red"], [0], target_score=score) for score in (0.0, 10.0))
     assert not torch.equal(worst, best)
-    chosen = best_of_n(editor, load_scorer("l1"), source[0], "make it red", n=1, score=0.0)
+    chosen = best_of_n(editor, load_scorer("l1"), source[0], "make it red", n=1, target_score=0.0)
     assert torch.equal(chosen.images, worst)
-    assert torch.equal(two_round_edit(editor, source, ["make it red"], score=0.0).first, worst)
+    assert torch.equal(two_round_edit(editor, source, ["make it red"], target_score=0.0).first, worst)
 
 
 def test_a_text_to_image_model_that_is_saved_stays_as_it_is(tmp_path):
@@ -70,7 +70,7 @@ def test_stock_diffusers_loads_the_packaged_editor_without_a_dtype():
 
 
 def test_an_editor_that_is_saved_in_half_precision_is_loaded_whole_by_stock_diffusers(tmp_path):
-    save_editor(Editor(tiny_pipeline().to(torch.float16), EditConfig(1)), tmp_path / "half")
+    save_editor(Editor(tiny_pipeline().to(torch.float16), SamplingConfig(1)), tmp_path / "half")
     pipe = DiffusionPipeline.from_pretrained(tmp_path / "half")
     assert {pipe.text_encoder.dtype, pipe.unet.dtype, pipe.vae.dtype} == {torch.float32}
     assert edit_once(pipe).shape == (1, 32, 32, 3)
@@ -78,7 +78,7 @@ def test_an_editor_that_is_saved_in_half_precision_is_loaded_whole_by_stock_diff
 
 def test_images_are_taken_in_every_form(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
-    editor.settings = EditConfig(1)
+    editor.settings = SamplingConfig(1)
     photo = to_pil(torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(0)))
     photo.save(tmp_path / "photo.png")
     tensor = load_image(tmp_path / "photo.png")
@@ -113,7 +113,7 @@ def test_where_an_editor_is_and_in_what_type_follows_the_device(tiny_editor, mon
 def test_a_base_whose_lora_is_gone_is_not_loaded_alone(tiny_editor, tmp_path):
     pipe = tiny_pipeline()
     pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"]))
-    save_editor(Editor(pipe, EditConfig(3)), tmp_path / "run", base=tiny_editor)
+    save_editor(Editor(pipe, SamplingConfig(3)), tmp_path / "run", base=tiny_editor)
     (tmp_path / "run" / "pytorch_lora_weights.safetensors").unlink()
     with pytest.raises(ValueError, match=r"names the base .* but there is no pytorch_lora_weights"):
         load_editor(str(tmp_path / "run"))
@@ -122,7 +122,7 @@ def test_a_base_whose_lora_is_gone_is_not_loaded_alone(tiny_editor, tmp_path):
 def test_a_lora_is_laid_over_the_base_that_is_named(tiny_editor, tmp_path):
     pipe = tiny_pipeline()
     pipe.unet.add_adapter(LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False))
-    save_editor(Editor(pipe, EditConfig(3)), tmp_path / "whole", base=tiny_editor)
+    save_editor(Editor(pipe, SamplingConfig(3)), tmp_path / "whole", base=tiny_editor)
     lora = tmp_path / "lora"
     lora.mkdir()
     weights = tmp_path / "whole" / "pytorch_lora_weights.safetensors"
@@ -138,9 +138,9 @@ def test_a_lora_is_laid_over_the_base_that_is_named(tiny_editor, tmp_path):
         if name == named:
             (lora / weights.name).rename(named)
         found = load_editor(tiny_editor, lora=str(lora if name == named else name))
-        assert torch.equal(found(*asked, settings=EditConfig(3)), image)
-    assert not torch.equal(load_editor(tiny_editor)(*asked, settings=EditConfig(3)), image)
-    assert found.settings == EditConfig()
+        assert torch.equal(found(*asked, settings=SamplingConfig(3)), image)
+    assert not torch.equal(load_editor(tiny_editor)(*asked, settings=SamplingConfig(3)), image)
+    assert found.settings == SamplingConfig()
     for other, message in (
         (tmp_path / "nowhere", "expected pytorch_lora_weights.safetensors or one .safetensors file; got no"),
         (resolve_model("shapes/clip"), "does not fit|holds no weights"),

@@ -6,15 +6,15 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 from diffusers.pipelines.stable_diffusion.safety_checker import StableDiffusionSafetyChecker
 from transformers import CLIPConfig, CLIPImageProcessorPil
 
-from rewardedit import EditConfig, best_of_n, load_scorer, two_round_edit
+from rewardedit import SamplingConfig, best_of_n, load_scorer, two_round_edit
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.regions.change_map import change_mask
-from rewardedit.synthesis.methods import MethodConfig, Requests, edit_rows
+from rewardedit.synthesis.methods import EditRequests, MethodConfig, edit_rows
 from tests.models import tiny_pipeline
 
-TWO = EditConfig(2)
+TWO = SamplingConfig(2)
 
 
 class FirstIsUnsafe(StableDiffusionSafetyChecker):
@@ -110,7 +110,7 @@ def test_two_rounds_need_a_first_one(guarded):
 
 
 def test_a_method_says_why_it_made_no_edit(guarded):
-    wanted = Requests(["a", "b"], photo(2), ["make it red"] * 2, [0, 1])
+    wanted = EditRequests(["a", "b"], photo(2), ["make it red"] * 2, [0, 1])
     made = edit_rows(
         lambda asked: guarded.sample(guarded.encode(asked.source, asked.instruction), asked.seeds),
         MethodConfig(model="own"),

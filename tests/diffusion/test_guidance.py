@@ -23,9 +23,9 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from rewardedit import EditConfig, Editor, change_mask, mask_guidance, two_round_edit
-from rewardedit.encoded import Encoded
+from rewardedit import Editor, SamplingConfig, change_mask, mask_guidance, two_round_edit
 from rewardedit.images import resize
+from rewardedit.prepared import Prepared
 from tests.models import text_config, tiny_pipeline
 
 SCHEDULERS = (
@@ -461,7 +461,7 @@ class WithPrompts(Editor):
 
     def encode(self, source, instruction, *, score=10.0):
         g = torch.Generator().manual_seed(5)
-        encoded = super().encode(source, instruction, score=score).inputs
+        encoded = super().encode(source, instruction, target_score=score).inputs
         embeds = {
             name: torch.randn(len(source), 6, 8, generator=g)
             for name in ("prompt_embeds", "negative_prompt_embeds")
@@ -471,14 +471,14 @@ class WithPrompts(Editor):
             more = {name: torch.randn(len(source), 8, generator=g) for name in pooled}
         else:
             more = {f"{name}_mask": torch.ones(len(source), 6, dtype=torch.long) for name in embeds}
-        return Encoded({**{k: v for k, v in encoded.items() if k != "prompt"}, **embeds, **more})
+        return Prepared({**{k: v for k, v in encoded.items() if k != "prompt"}, **embeds, **more})
 
 
 @pytest.mark.parametrize(
     ("make", "more"), [(tiny_kontext, {"max_area": 32 * 32, "_auto_resize": False}), (tiny_qwen, {})]
 )
 def test_two_rounds_of_pipelines_that_answer_in_a_size_of_their_own(make, more, small_qwen):
-    editor = WithPrompts(make(), EditConfig(num_inference_steps=2))
+    editor = WithPrompts(make(), SamplingConfig(num_inference_steps=2))
     editor.pipe.set_progress_bar_config(disable=True)
     source = torch.rand(1, 3, 40, 80, generator=torch.Generator().manual_seed(3))
     options = {"true_cfg_scale": 4.0, **more}

@@ -13,7 +13,7 @@ import torch
 from rewardedit import load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
 from rewardedit.evaluation import comparison_wall
 from rewardedit.evaluation.compare import compare, heat_of
 from rewardedit.evaluation.comparison_metrics import VERSUS
@@ -40,7 +40,8 @@ def test_settings_are_chosen_on_val(tmp_path):
     rewards = {"l1": load_scorer("l1"), "l2": load_scorer("l2")}
     metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     edits = [
-        base(samples.source, samples.instruction, range(3), settings=EditConfig(n, 1.4, 1.2)) for n in (1, 2)
+        base(samples.source, samples.instruction, range(3), settings=SamplingConfig(n, 1.4, 1.2))
+        for n in (1, 2)
     ]
     rated = [float(ShapesOracle().rate(samples, edited).score.mean()) for edited in edits]
     for name in ("base", "variant"):
@@ -143,12 +144,12 @@ def test_settings_that_would_fail_after_the_training_are_refused(setting, messag
 
 
 def test_a_grid_that_is_not_given_lies_around_the_base_s_own_settings():
-    asked = EvaluateConfig().around(EditConfig(10, 1.75, 1.0))
+    asked = EvaluateConfig().around(SamplingConfig(10, 1.75, 1.0))
     assert (asked.num_inference_steps, asked.guidance_scale) == ((10,), (1.5, 1.75, 2.0))
-    assert EvaluateConfig().around(EditConfig(1, 1.05, 1.0)).guidance_scale == (1.0, 1.05, 1.2)
-    assert EvaluateConfig().around(EditConfig(1, 1.0, 0.9)).image_guidance_scale == (1.0,)
+    assert EvaluateConfig().around(SamplingConfig(1, 1.05, 1.0)).guidance_scale == (1.0, 1.05, 1.2)
+    assert EvaluateConfig().around(SamplingConfig(1, 1.0, 0.9)).image_guidance_scale == (1.0,)
     given = EvaluateConfig(num_inference_steps=(2, 4), guidance_scale=(3.0,))
-    assert given.around(EditConfig(10, 1.5, 1.2)) == replace(given, image_guidance_scale=(1.2,))
+    assert given.around(SamplingConfig(10, 1.5, 1.2)) == replace(given, image_guidance_scale=(1.2,))
 
 
 def test_without_text_guidance_the_image_s_is_not_tried_twice():

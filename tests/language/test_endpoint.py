@@ -12,7 +12,7 @@ import pytest
 
 from rewardedit.language.endpoint import Endpoint, EndpointError, Usage, _Stop, metered
 from rewardedit.language.endpoint_http import seconds_to_wait
-from rewardedit.language.usage import add_up, read_usage, told, usage_kept
+from rewardedit.language.usage import add_up, format_usage, read_usage, record_usage
 
 CHAT = [[{"role": "user", "content": "hello"}]]
 CHOICES = {"choices": [{"message": {"role": "assistant", "content": "good day"}}]}
@@ -371,26 +371,26 @@ def test_what_was_asked_is_kept_in_a_file_also_where_it_ends_in_an_error(serve, 
     file = tmp_path / "usage.json"
 
     def interrupted() -> None:
-        with usage_kept(file):
+        with record_usage(file):
             Endpoint(url, "m", timeout=10).answer(CHAT)
             raise ValueError("something else, later")
 
     with pytest.raises(ValueError, match="later"):
         interrupted()
-    with usage_kept(file):
+    with record_usage(file):
         Endpoint(url, "m", timeout=10).answer(CHAT * 2)
     assert read_usage([file, tmp_path / "nowhere.json"]) == {f"{url}#m": Usage(3, 0, 15, 6)}
-    with usage_kept(tmp_path / "none.json"):
+    with record_usage(tmp_path / "none.json"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["usage.json"]
 
 
 def test_the_line_of_an_endpoint_that_counts_no_tokens_has_its_calls():
     part = {"http://here/v1#m": Usage(2, 1)}
-    assert told(add_up([part, part])) == (
+    assert format_usage(add_up([part, part])) == (
         "endpoint http://here/v1#m: 4 calls, 2 of them failed; it counts no tokens"
     )
-    assert told({"http://here/v1#m": Usage(2, 0, 30, 4)}) == (
+    assert format_usage({"http://here/v1#m": Usage(2, 0, 30, 4)}) == (
         "endpoint http://here/v1#m: 2 calls, 0 of them failed; 30 prompt and 4 completion tokens"
     )
     assert part == {"http://here/v1#m": Usage(2, 1)}, "what is added up stays as it was"

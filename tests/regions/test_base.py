@@ -8,10 +8,10 @@ import torch
 from rewardedit.batch import EditBatch
 from rewardedit.instructions.parsed import ParsedEdit
 from rewardedit.regions.base import (
-    ChangedPlaces,
-    GivenMask,
+    ChangeMaskLocator,
+    GivenMaskLocator,
     Instances,
-    NamedObjects,
+    ObjectLocator,
     edit_masks,
     name_afterwards,
 )
@@ -39,7 +39,7 @@ class Known:
 
 def locate(*parsed: ParsedEdit, mask: torch.Tensor | None = None):
     finder = Known()
-    locator = NamedObjects(finder)
+    locator = ObjectLocator(finder)
     source = torch.zeros(len(parsed), 3, *SIZE)
     batch = EditBatch(source, ["do it"] * len(parsed), source + 0.5, mask=mask)
     return locator.of_edits(batch, parsed, locator.of_sources(source, parsed)), finder.asked
@@ -119,7 +119,7 @@ def test_a_mask_of_the_row_is_taken_as_it_is():
     parsed = [ParsedEdit("add", None, "cup")] * 2
     source = torch.zeros(2, 3, *SIZE)
     batch = EditBatch(source, ["do it"] * 2, source, mask=mask)
-    locator = GivenMask()
+    locator = GivenMaskLocator()
     found = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
     assert found[0].edited.boxes.tolist() == [[3, 2, 9, 4]]
     assert torch.equal(found[0].mask, mask[0, 0] > 0)
@@ -135,7 +135,7 @@ def test_what_changed_is_found_without_names():
     edited[0, :, 10:30, 10:30] = 0.9
     edited[0, :, 40:60, 40:60] = 0.1
     parsed = [ParsedEdit("add", None, "cup")] * 2
-    locator = ChangedPlaces()
+    locator = ChangeMaskLocator()
     batch = EditBatch(source, ["do it"] * 2, edited)
     found = locator.of_edits(batch, parsed, locator.of_sources(source, parsed))
     assert len(found[0].edited) == 2
@@ -148,7 +148,7 @@ def test_what_changed_is_found_without_names():
 def test_masks_for_guidance_do_not_restrict_what_was_not_found():
     source = torch.zeros(2, 3, *SIZE)
     parsed = [ParsedEdit("replace", "cup", "lamp"), ParsedEdit("replace", "cup", "dog")]
-    masks = edit_masks(NamedObjects(Known()), parsed, source, source)
+    masks = edit_masks(ObjectLocator(Known()), parsed, source, source)
     assert masks.shape == (2, 1, *SIZE)
     assert masks[0].sum() == 16 + 16
     assert masks[1].all()
@@ -158,15 +158,15 @@ def test_masks_for_guidance_need_no_reference():
     source = torch.zeros(3, 3, *SIZE)
     edit = ParsedEdit("replace", "cup", "lamp", position="left")
     parsed = [replace(edit, reference=name) for name in (None, "unicorn")] + [replace(edit, ambiguous=True)]
-    masks = edit_masks(NamedObjects(Known()), parsed, source, source)
+    masks = edit_masks(ObjectLocator(Known()), parsed, source, source)
     assert torch.equal(masks[1], masks[0])
     assert not masks[0].all()
     assert masks[2].all()
 
 
 def test_locators_have_names():
-    assert isinstance(load_locator("change_map"), ChangedPlaces)
-    assert isinstance(load_locator("mask"), GivenMask)
+    assert isinstance(load_locator("change_map"), ChangeMaskLocator)
+    assert isinstance(load_locator("mask"), GivenMaskLocator)
     with pytest.raises(ValueError, match="takes no options"):
         load_locator("mask", detector="x")
     with pytest.raises(ValueError, match="expected one of grounded_sam, sam3, change_map, mask"):

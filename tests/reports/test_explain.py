@@ -66,7 +66,10 @@ def test_an_edit_without_a_score_is_drawn_too(samples):
 
 def test_the_verdict_is_one_sentence(samples):
     scorer = scorer_of(samples)
-    (low, high), (least, most) = scorer.config.ends.modify, scorer.config.ends.preserve
+    (low, high), (least, most) = (
+        scorer.config.effective_calibration.modify,
+        scorer.config.effective_calibration.preserve,
+    )
     good = {"modify": high, "preserve": most, "size": 1.0, "position": 1.0}
     assert verdict(scorer, 2.0, good, None) == (
         "Well done (BPM 2.00 of 2): the change is there, the rest is kept, size and position are right."

@@ -17,7 +17,7 @@ from PIL import Image
 from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
 from rewardedit.reports import model_card
 from rewardedit.reports.card_examples import Usage
 from rewardedit.reports.card_samples import copy_samples, keep_samples
@@ -243,7 +243,7 @@ def test_the_code_of_a_card_runs_where_it_was_written(tiny_editor, run, monkeypa
     shutil.rmtree(run / "pipeline")
     editor = load_editor(tiny_editor)
     save_editor(
-        replace(editor, prompt=RewardPrompt.hive(), settings=EditConfig(2, 1.5, 1.2)), run / "pipeline"
+        replace(editor, prompt=RewardPrompt.hive(), settings=SamplingConfig(2, 1.5, 1.2)), run / "pipeline"
     )
     assert main(["share", run.name]) == 0
     text = (run / "pipeline" / "README.md").read_text()

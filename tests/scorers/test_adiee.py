@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.language.prefix import AttentionInParts, PrefixLayer, as_cache, in_one, split_rows
+from rewardedit.language.prefix import AttentionInParts, PrefixLayer, as_cache, dense_attention, split_rows
 from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import AdieeSettings, ScoreHead
@@ -228,7 +228,7 @@ def test_attention_in_parts_is_attention(way, groups):
         logits.softmax(-1) @ value,
         AttentionInParts.apply(query, 0.3, *parts)
         if way == "in parts"
-        else in_one(query, parts[:3], parts[3:], 0.3),
+        else dense_attention(query, parts[:3], parts[3:], 0.3),
     ):
         found.append([out, *torch.autograd.grad((out * weights).sum(), leaves)])
     for one, other in zip(*found, strict=True):
@@ -432,7 +432,7 @@ def test_a_layer_counts_its_prefix_and_keeps_one_type_of_keys_and_values():
     own = torch.rand(2, 1, 2, 3, 4)
     keys, values = layer.update(own[0], own[1].bfloat16())  # as the rotary embedding leaves them
     assert keys.own.dtype == values.own.dtype == torch.bfloat16
-    assert [part.dtype for part in layer.own] == [torch.bfloat16] * 2
+    assert [part.dtype for part in layer.continuation] == [torch.bfloat16] * 2
     cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v.bfloat16())])
     (prefix,) = split_rows(cache)
     assert prefix.keys[0].dtype == prefix.values[0].dtype == torch.bfloat16

@@ -8,7 +8,7 @@ import torch
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit
-from rewardedit.regions.base import EditRegions, GivenMask, Instances, NamedObjects
+from rewardedit.regions.base import EditRegions, GivenMaskLocator, Instances, ObjectLocator
 from rewardedit.scorers.bpm.bpm import PAPER, Bpm, BpmConfig, Calibration, combine
 from rewardedit.scorers.bpm.checks import JudgeConfig
 from rewardedit.scorers.clip import load_clip
@@ -65,7 +65,7 @@ def samples():
 
 
 def scorer_of(samples, **config) -> Bpm:
-    locator = NamedObjects(TrueObjects(samples))
+    locator = ObjectLocator(TrueObjects(samples))
     clip = load_clip("shapes/clip", torch.float32)
     return Bpm(*clip, parse_all, locator, BpmConfig(**config)).eval().requires_grad_(False)
 
@@ -99,7 +99,7 @@ def test_the_score_weighs_what_is_calibrated():
 
 
 def test_a_true_target_keeps_the_rest_and_has_the_size_and_the_place_that_were_asked(samples):
-    scorer = scorer_of(samples, undetected="failed")
+    scorer = scorer_of(samples, missing_object="failed")
     good = scorer(batch_of(samples, samples.target))
     assert good.valid.all()
     assert good.parts["size"].mean() > 0.95
@@ -136,7 +136,7 @@ def test_what_is_not_found_has_no_score_and_a_reason(samples):
     assert not scores.valid.any()
     assert all("was found in the edited image" in str(reason) for reason in scores.reason)
     assert scores.parts["preserve"].isnan().all()
-    failed = scorer_of(samples, undetected="failed")(batch)
+    failed = scorer_of(samples, missing_object="failed")(batch)
     assert failed.valid.all()
     assert failed.parts["modify"].tolist() == [-1] * len(adds)
     assert failed.parts["size"].tolist() == [0] * len(adds)
@@ -146,7 +146,7 @@ def test_what_is_not_found_has_no_score_and_a_reason(samples):
 def test_instructions_that_say_nothing_to_find_have_reasons(samples):
     instructions = ["xyzzy", "make it red", "remove the green unicorn"]
     batch = EditBatch(samples.source[:3], instructions, samples.target[:3])
-    scores = scorer_of(samples, undetected="failed")(batch)
+    scores = scorer_of(samples, missing_object="failed")(batch)
     assert not scores.valid.any()
     reasons = [str(reason) for reason in scores.reason]
     assert "no rule fits" in reasons[0]
@@ -211,14 +211,14 @@ def test_rows_without_a_score_keep_their_place_in_the_graph(samples):
 
 def test_whatever_locates_it_an_instruction_must_say_what_it_changes(samples):
     clip = load_clip("shapes/clip", torch.float32)
-    scorer = Bpm(*clip, parse_all, GivenMask()).eval()
+    scorer = Bpm(*clip, parse_all, GivenMaskLocator()).eval()
     scores = scorer(EditBatch(samples.source[:1], ["make it red"], samples.target[:1], mask=samples.mask[:1]))
     assert "does not name" in str(scores.reason[0]) or "refers to" in str(scores.reason[0])
 
 
 def test_a_given_mask_needs_no_detector(samples):
     clip = load_clip("shapes/clip", torch.float32)
-    scorer = Bpm(*clip, parse_all, GivenMask()).eval()
+    scorer = Bpm(*clip, parse_all, GivenMaskLocator()).eval()
     scores = scorer(batch_of(samples, samples.target))
     assert scores.valid.all()
     assert scores.parts["size"].tolist() == [1] * 28
@@ -282,12 +282,12 @@ def test_a_calibration_says_with_which_options_it_holds(tmp_path):
 
 def test_settings_that_make_no_sense_are_refused(tmp_path):
     code = Calibration((0.0, 1.0), (-1.0, 0.0), "a test", "code")
-    for wrong in ({"alpha": 1.5}, {"context": 0.5}, {"compat": "papre"}, {"undetected": "fail"}):
+    for wrong in ({"alpha": 1.5}, {"context": 0.5}, {"compat": "papre"}, {"missing_object": "fail"}):
         with pytest.raises((ValueError, TypeError), match=r"expected|Expected"):
             BpmConfig(**wrong)
     with pytest.raises(ValueError, match="was measured with compat='code'"):
         BpmConfig(calibration=code)
-    assert BpmConfig(compat="code").ends.compat == "code"
+    assert BpmConfig(compat="code").effective_calibration.compat == "code"
     with pytest.raises(ValueError, match="rising"):
         Calibration((1.0, 1.0), (0.0, 1.0), "")
     with pytest.raises(ValueError, match="expected a calibration"):

@@ -13,7 +13,7 @@ from rewardedit.images import fit, to_tensor
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
-from rewardedit.shapes import Shapes, ShapesBatch, candidates
+from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
 
 ROWS = 14  # two of each kind of edit
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", "lower_of"]
@@ -60,13 +60,13 @@ def scorer(spec, random_lpips, tiny_dino) -> Scorer:
     options = {
         "lpips": {"weights": random_lpips},
         "dino_i": {"checkpoint": tiny_dino},
-        "bpm": {"undetected": "failed"},  # an edit that is not there is worse than one that is
+        "bpm": {"missing_object": "failed"},  # an edit that is not there is worse than one that is
     }
     return load_scorer(spec, **options.get(spec, {}))
 
 
 def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, samples):
-    scores = scorer(make_batch(samples, candidates(samples, {"over_done": 0.5, "half_done": 0.5}, 0)[1]))
+    scores = scorer(make_batch(samples, corrupt_targets(samples, {"over_done": 0.5, "half_done": 0.5}, 0)[1]))
     assert scores.score.shape == scores.valid.shape == (ROWS,)
     assert len(scores.reason) == ROWS
     assert torch.equal(scores.score.isfinite(), scores.valid)
@@ -147,7 +147,7 @@ def test_a_better_edit_beats_a_worse_one(spec, scorer, samples):
         pytest.skip("measures what is kept")
     good = scorer(make_batch(samples, samples.target)).score
     for quality in ("untouched", "wrong_object", "wrong_colour"):
-        bad = scorer(make_batch(samples, candidates(samples, {quality: 1.0}, 0)[1])).score
+        bad = scorer(make_batch(samples, corrupt_targets(samples, {quality: 1.0}, 0)[1])).score
         assert (good > bad).float().mean() > 0.8, quality
 
 
@@ -255,7 +255,7 @@ def test_the_class_says_where_the_score_comes_from(scorer):
 
 def test_missing_fields_and_missing_gradients_are_refused_before_any_compute(samples):
     class Needy(Scorer):
-        needs = frozenset({"mask"})
+        required_fields = frozenset({"mask"})
 
         def prepare(self, source, instruction):
             raise AssertionError("must not be reached")

@@ -14,7 +14,7 @@ from rewardedit.scorers.lower_of import CENTRES, LowerOf
 from tests.readme import recorded
 
 ADIEE = {"adiee": {"checkpoint": "shapes/adiee"}}
-BPM = {"bpm": {"checkpoint": "shapes/detector", "undetected": "failed"}}
+BPM = {"bpm": {"checkpoint": "shapes/detector", "missing_object": "failed"}}
 SPEC = {"lower_of": [ADIEE, BPM]}
 
 

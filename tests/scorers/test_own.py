@@ -48,7 +48,7 @@ def test_a_function_without_declaration_is_named_where_a_gradient_is_asked_of_it
         scorer(rewardedit.EditBatch(batch.source, batch.instruction, edited))
     with pytest.raises(ValueError, match=r"reward.scorer: .*mine.py:darkness has no gradient"):
         refl.Config(
-            "x", DataConfig("shapes"), RewardConfig(f"{file}:darkness"), watch=MonitorConfig(held_out="l1")
+            "x", DataConfig("shapes"), RewardConfig(f"{file}:darkness"), monitor=MonitorConfig(held_out="l1")
         )
 
 
@@ -96,11 +96,11 @@ def test_a_function_trains_an_editor_and_is_announced(tiny_editor, tmp_path, cap
         "reward.scale=range",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0, 0]",
-        "watch={n: 2, num_inference_steps: 1, held_out: l1}",
+        "monitor={n: 2, num_inference_steps: 1, held_out: l1}",
         "variants=[refl]",
         "evaluate=null",
         f"base={tiny_editor}",
-        "data={name: shapes, rows: 4, size: 32}",
+        "data={name: shapes, limit: 4, size: 32}",
         "train={max_steps: 1, batch_size: 2, lr_warmup_steps: 1, log_every: 1, ema: null, tracker: none}",
     ]
     assert main(["train", "shapes/refl", *settings, "--out", str(tmp_path / "run")]) == 0

@@ -19,7 +19,7 @@ from rewardedit.language.endpoint_settings import (
     destination,
     destinations,
     is_private,
-    require_variable,
+    require_env_name,
 )
 from rewardedit.scorer_spec import read_spec
 from rewardedit.scorers.vlm_judge import VlmJudge
@@ -222,7 +222,7 @@ def test_variables_of_other_secrets_are_refused(name):
     with pytest.raises(
         ValueError, match=r"^key_variable: expected .*; .*REWARDEDIT_KEY_VARIABLES|perhaps the key"
     ):
-        require_variable(name)
+        require_env_name(name)
 
 
 @pytest.mark.parametrize(
@@ -230,15 +230,15 @@ def test_variables_of_other_secrets_are_refused(name):
     ["OPENAI_API_KEY", "MISTRAL_API_KEY", "MY_KEY", "TOGETHER_API_TOKEN", "VLLM_KEY", "DEEPSEEK_API_KEY"],
 )
 def test_variables_of_models_keys_are_taken(name):
-    assert require_variable(name) is None, "and nothing is raised"
+    assert require_env_name(name) is None, "and nothing is raised"
 
 
 def test_the_user_can_list_other_variables(monkeypatch):
     monkeypatch.setenv("REWARDEDIT_KEY_VARIABLES", "HF_TOKEN, AZURE_OPENAI_API_KEY")
     for name in ("HF_TOKEN", "AZURE_OPENAI_API_KEY"):
-        require_variable(name)
+        require_env_name(name)
     with pytest.raises(ValueError, match="got AWS_SESSION_TOKEN, which holds another service's secret"):
-        require_variable("AWS_SESSION_TOKEN")
+        require_env_name("AWS_SESSION_TOKEN")
 
 
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "HF_TOKEN"])
@@ -262,10 +262,10 @@ def test_another_service_s_secret_is_sent_by_no_recipe_spec_or_call(
             call()
     words = [f"relabel.scorer={spec}", "--out", str(tmp_path / "run")]
     train = ["train", "quickstart", *words]
-    for command in (train, [*train, "--dry-run"], ["relabel", "data.rows=2", *words]):
+    for command in (train, [*train, "--dry-run"], ["relabel", "data.limit=2", *words]):
         assert main(command) == 2
         assert f"got {name}" in capfd.readouterr().err
-    score = ["score", "name=shapes", "rows=1", "--scorer", spec, "--out", str(tmp_path / "scores.json")]
+    score = ["score", "name=shapes", "limit=1", "--scorer", spec, "--out", str(tmp_path / "scores.json")]
     assert main(score) == 2
     assert f"got {name}" in capfd.readouterr().err
     assert server.seen == []

@@ -17,9 +17,9 @@ from torch import nn
 from rewardedit.cli import main
 from rewardedit.cli.announce import announcements
 from rewardedit.trainers.reward_conditioned import Config
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
-from rewardedit.training.small import SmallTrainConfig, fit
 
 LOOP = {"mixed_precision": "no", "tracker": "none", "lr_warmup_steps": 1, "checkpoint_every": 1}
 
@@ -325,7 +325,7 @@ def test_scoring_and_relabelling_say_what_they_ask(tmp_path, capsys, connections
     for command in (
         ["score", photo, photo, "make it red", "--scorer", JUDGE],
         ["edit", photo, "make it red", "--model", "no-such-model", "--scorer", JUDGE, "--out", str(tmp_path)],
-        ["relabel", "data.rows=-1", f"relabel.scorer={JUDGE}", "--out", str(tmp_path / "out")],
+        ["relabel", "data.limit=-1", f"relabel.scorer={JUDGE}", "--out", str(tmp_path / "out")],
     ):
         main(command)
         assert capsys.readouterr().err.splitlines()[0] == line, command[0]

@@ -33,7 +33,7 @@ from rewardedit.scorers.vlm_judge_prompts import Example
 from rewardedit.scoring import read_records, score_to_parquet, usage_of, write_records
 from rewardedit.stages import executors, leases
 from rewardedit.stages.executors import Shards, make_shard
-from rewardedit.stages.leases import Claims
+from rewardedit.stages.leases import Leases
 from rewardedit.stages.stage import is_made, mark_made, stage
 from rewardedit.synthesis.outputs import Output, read_outputs, write_outputs
 from rewardedit.untrusted import whole_text
@@ -136,7 +136,7 @@ def test_a_process_that_slept_until_another_command_had_its_folder_is_refused(tm
 
 def test_scores_that_others_finished_meanwhile_are_not_asked_for_again(tmp_path, clock):
     out = tmp_path / "scores.parquet"
-    rows = open_rows(DataConfig(name="shapes", rows=3, size=32))
+    rows = open_rows(DataConfig(name="shapes", limit=3, size=32))
     own = load_scorer("l1")
     asked: list[int] = []
 
@@ -161,7 +161,7 @@ def wait_for_the_heart(folder: Path) -> None:
 def test_a_heart_beats_no_more_where_the_folder_is_gone_and_makes_none(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
-    own = Claims(beat=0.001)
+    own = Leases(heartbeat=0.001)
     with own.claim(folder / "a") as granted:
         assert granted
         assert own.is_held(folder / "a")
@@ -172,7 +172,7 @@ def test_a_heart_beats_no_more_where_the_folder_is_gone_and_makes_none(tmp_path)
 
 
 def test_who_was_taken_for_dead_leaves_the_claim_to_who_took_it(tmp_path):
-    own = Claims(beat=0.001)
+    own = Leases(heartbeat=0.001)
     file = tmp_path / ".a.claim"
     with own.claim(tmp_path / "a"):
         # as another takes it
@@ -189,7 +189,7 @@ def test_a_claim_that_was_taken_from_a_dead_process_stays_with_who_took_it(tmp_p
     file = tmp_path / ".a.claim"
     owner = {"machine": leases.machine(), "pid": 2**22 + 1, "token": "of the dead" * 9, "beats": 10**9}
     file.write_text(json.dumps(owner, indent=4))
-    own = Claims(beat=0.001)
+    own = Leases(heartbeat=0.001)
     with own.claim(tmp_path / "a"):
         contents: set[bytes] = set()
         while len(contents) < 4 and own.is_held(tmp_path / "a"):
@@ -381,7 +381,7 @@ def test_a_claim_that_says_nothing_is_taken_when_it_has_not_changed_for_a_minute
 def test_a_claim_by_no_process_of_this_machine_is_taken_at_once(process, tmp_path):
     owner = {"machine": leases.machine(), "pid": process, "beats": 0}
     (tmp_path / ".a.claim").write_text(json.dumps(owner))
-    with Claims().claim(tmp_path / "a") as granted:
+    with Leases().claim(tmp_path / "a") as granted:
         assert granted
 
 
@@ -473,7 +473,7 @@ def model_index(folder: Path) -> None:
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "editing.json": lambda folder: load_editor(str(folder)),
+    "sampling.json": lambda folder: load_editor(str(folder)),
     "reward_prompt.json": RewardPrompt.load,
     "adiee.json": AdieeSettings.read,
     "calibration.json": lambda folder: Calibration.read(folder / "calibration.json"),

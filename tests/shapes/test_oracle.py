@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rewardedit.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, candidates
-from rewardedit.shapes.mixed_quality import wrong_colour, wrong_place
+from rewardedit.shapes import BACKDROPS, Shapes, ShapesBatch, ShapesOracle, corrupt_targets
+from rewardedit.shapes.corruptions import wrong_colour, wrong_place
 from rewardedit.shapes.render import BACKGROUND_RGB, OBJECT_RGB, render, render_backgrounds
 
 pytestmark = pytest.mark.world
@@ -164,7 +164,7 @@ def test_aspects_tell_what_is_wrong(samples):
     keeps = rows(samples, "add", "remove", "move")
     assert untouched.alignment.max() <= 1
     assert untouched.consistency[rows(samples, "add")].min() >= 9
-    over = oracle.rate(samples, candidates(samples, {"over_done": 1.0}, 0)[1])
+    over = oracle.rate(samples, corrupt_targets(samples, {"over_done": 1.0}, 0)[1])
     assert over.alignment[keeps].mean() > 8
     assert over.consistency[keeps].mean() < 6
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewardedit.shapes import BACKDROPS, EDIT_TYPES, QUALITIES, Shapes, ShapesRows, candidates
+from rewardedit.shapes import BACKDROPS, CORRUPTION_KINDS, EDIT_TYPES, Shapes, ShapesRows, corrupt_targets
 from rewardedit.shapes.render import PHOTOGRAPHS_FOLDER, photographs, render
 from rewardedit.shapes.scenes import CENTRES, sample_edits, sample_scenes
 from rewardedit.shapes.sheet import draw_sheet
@@ -160,20 +160,20 @@ def test_objects_never_touch():
 
 
 def test_candidates_have_the_shares_asked_for(samples):
-    names, edited = candidates(samples, {"right": 0.5, "untouched": 0.5}, seed=1)
+    names, edited = corrupt_targets(samples, {"right": 0.5, "untouched": 0.5}, seed=1)
     rows = torch.tensor([name == "right" for name in names])
     assert 100 < int(rows.sum()) < 180
     assert torch.equal(edited[rows], samples.target[rows])
     assert torch.equal(edited[~rows], samples.source[~rows])
     with pytest.raises(ValueError, match="sum to 1"):
-        candidates(samples, {"right": 0.5}, seed=1)
+        corrupt_targets(samples, {"right": 0.5}, seed=1)
     with pytest.raises(ValueError, match="shares of right, untouched"):
-        candidates(samples, {"perfect": 1.0}, seed=1)
+        corrupt_targets(samples, {"perfect": 1.0}, seed=1)
 
 
-@pytest.mark.parametrize("quality", [q for q in QUALITIES if q != "right"])
+@pytest.mark.parametrize("quality", [q for q in CORRUPTION_KINDS if q != "right"])
 def test_every_defect_shows(samples, quality):
-    edited = candidates(samples, {quality: 1.0}, seed=0)[1]
+    edited = corrupt_targets(samples, {quality: 1.0}, seed=0)[1]
     assert ((edited - samples.target).abs().flatten(1).amax(1) > 0).float().mean() > 0.97
     assert edited.min() >= 0
     assert edited.max() <= 1

@@ -20,7 +20,7 @@ from rewardedit.data import DataConfig, open_rows
 from rewardedit.scorers import load_scorer
 from rewardedit.scoring import read_records, score_shards
 from rewardedit.stages.executors import use_engine
-from rewardedit.stages.lazy import Once
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.training.latents import make_cache
 from rewardedit.training.trainable import RewardLabels
@@ -30,7 +30,7 @@ NODE = {"num_cpus": 2, "object_store_memory": 80_000_000}
 
 def scores(folder: Path) -> None:
     """Scores by both engines are the same, though a worker is killed in the middle."""
-    rows = open_rows(DataConfig("shapes", rows=192, size=32))
+    rows = open_rows(DataConfig("shapes", limit=192, size=32))
     plain = score_shards(folder / "plain", {}, rows, lambda: {"l1": load_scorer("l1")}, 32, batch=2)
     killed = folder / "killed"
     third = [record["instruction"] for record in read_records(plain[2])[:2]]
@@ -45,10 +45,10 @@ def scores(folder: Path) -> None:
             return load_scorer("l1")(batch)
 
     with use_engine("ray"):
-        by_ray = score_shards(folder / "ray", {}, rows, Once(lambda: {"l1": Killed()}), 32, batch=2)
+        run_on_ray = score_shards(folder / "ray", {}, rows, Lazy(lambda: {"l1": Killed()}), 32, batch=2)
     assert killed.exists()
     assert len(plain) == 6
-    assert [read_records(path) for path in by_ray] == [read_records(path) for path in plain]
+    assert [read_records(path) for path in run_on_ray] == [read_records(path) for path in plain]
     names = {path.name for path in (folder / "ray").iterdir()}
     assert names == {"made_of.json", *(path.name for path in plain)}
 
@@ -77,7 +77,7 @@ def failures(folder: Path) -> None:
 
 def latents(folder: Path, editor: str) -> None:
     """Workers load the editor anew, and encode the same."""
-    data = DataConfig("shapes", rows=40, size=32)
+    data = DataConfig("shapes", limit=40, size=32)
     caches = []
     for engine in ("processes", "ray"):
         with use_engine(engine):
@@ -92,7 +92,7 @@ def latents(folder: Path, editor: str) -> None:
 
 def commands(folder: Path, editor: str) -> None:
     """`rewardedit relabel` with candidates, by either engine."""
-    words = ["relabel", "data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=1"]
+    words = ["relabel", "data.limit=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=1"]
     words += [f"candidates.editors=[{editor}]", "candidates.batch_size=1", "candidates.num_inference_steps=1"]
     made = []
     for engine in ("processes", "ray"):

@@ -12,9 +12,9 @@ import pytest
 
 from rewardedit.files import create
 from rewardedit.stages import executors, leases
-from rewardedit.stages.executors import Shards, by_processes, use_engine
-from rewardedit.stages.lazy import Once
-from rewardedit.stages.leases import Claims
+from rewardedit.stages.executors import Shards, run_in_processes, use_engine
+from rewardedit.stages.lazy import Lazy
+from rewardedit.stages.leases import Leases
 from rewardedit.stages.stage import stage
 from tests import forks
 from tests.stages import ray_cluster
@@ -44,9 +44,9 @@ def clock(monkeypatch) -> Clock:
 
 
 def test_what_one_process_makes_no_other_takes(tmp_path):
-    with Claims().claim(tmp_path / "a") as first, Claims().claim(tmp_path / "a") as second:
+    with Leases().claim(tmp_path / "a") as first, Leases().claim(tmp_path / "a") as second:
         assert (first, second) == (True, False)
-        with Claims().claim(tmp_path / "b") as other:
+        with Leases().claim(tmp_path / "b") as other:
             assert other
     assert list(tmp_path.iterdir()) == []
 
@@ -54,7 +54,7 @@ def test_what_one_process_makes_no_other_takes(tmp_path):
 def test_a_claim_that_another_machine_left_is_taken_when_it_has_not_changed_for_a_minute(tmp_path, clock):
     file = tmp_path / ".a.claim"
     file.write_text(json.dumps(ELSEWHERE))
-    own = Claims()
+    own = Leases()
 
     def is_granted(seconds: float) -> bool:
         clock.sleep(seconds)
@@ -77,15 +77,15 @@ def test_a_claim_of_a_dead_process_of_this_machine_is_taken_at_once(tmp_path):
     os.waitpid(dead, 0)
     owner = {"machine": leases.machine(), "pid": dead, "beats": 0}
     (tmp_path / ".a.claim").write_text(json.dumps(owner))
-    with Claims().claim(tmp_path / "a") as granted:
+    with Leases().claim(tmp_path / "a") as granted:
         assert granted
     (tmp_path / ".a.claim").write_text(json.dumps({**owner, "pid": os.getppid()}))
-    with Claims().claim(tmp_path / "a") as granted:
+    with Leases().claim(tmp_path / "a") as granted:
         assert not granted
 
 
 def test_an_owner_writes_its_claim_anew_while_it_works(tmp_path):
-    with Claims(beat=0.01).claim(tmp_path / "a"):
+    with Leases(heartbeat=0.01).claim(tmp_path / "a"):
         texts: set[str] = set()
         while len(texts) < 3:
             texts.add((tmp_path / ".a.claim").read_text())
@@ -116,7 +116,7 @@ def test_shards_that_another_process_makes_meanwhile_are_waited_for(tmp_path, cl
     monkeypatch.setattr(clock, "sleep", lambda seconds: (tmp_path / "b").write_text("by the other"))
     paths = [tmp_path / "a", tmp_path / "b"]
     shards = Shards(lambda number, path: path.write_text("here") and None, paths, range(2), lambda: False)
-    by_processes(shards)
+    run_in_processes(shards)
     assert [path.read_text() for path in paths] == ["here", "by the other"]
 
 
@@ -128,10 +128,10 @@ def test_a_stage_that_others_have_ended_is_not_made_again(tmp_path):
         made.append(number)
         path.write_text("late")
 
-    by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: True))
+    run_in_processes(Shards(make, [tmp_path / "a"], range(1), lambda: True))
     assert made == []
     over = iter([False, False, False, True, True])
-    by_processes(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)))
+    run_in_processes(Shards(make, [tmp_path / "a"], range(1), lambda: next(over)))
     assert made == [0]
     assert list(tmp_path.iterdir()) == []
 
@@ -149,9 +149,9 @@ def test_a_folder_that_is_taken_away_meanwhile_is_a_stage_that_is_over(gone_at, 
         return not folder.exists()
 
     paths = [folder / "a", folder / "b"]
-    by_processes(Shards(lambda number, path: path.write_text("late"), paths, range(2), is_whole))
+    run_in_processes(Shards(lambda number, path: path.write_text("late"), paths, range(2), is_whole))
     assert not folder.exists()
-    with Claims().claim(folder / "a") as granted:
+    with Leases().claim(folder / "a") as granted:
         assert not granted
 
 
@@ -237,7 +237,7 @@ def test_one_command_given_twice_makes_one_result(tmp_path):
 def test_a_copy_of_what_is_loaded_once_goes_without_it():
     import pickle
 
-    loaded = Once(dict)
+    loaded = Lazy(dict)
     assert loaded() is loaded()
     assert pickle.loads(pickle.dumps(loaded)).made == []
 

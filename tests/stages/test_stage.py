@@ -63,13 +63,13 @@ def test_an_interrupted_stage_goes_on_from_its_whole_shards(tmp_path):
 def test_what_was_made_of_something_else_is_refused_and_both_settings_are_shown(stop, tmp_path):
     """The stage may be complete or interrupted."""
     try:
-        stage(tmp_path, {"relabel": Settings(), "data": {"first": 0}}, Maker(stop), 2)
+        stage(tmp_path, {"relabel": Settings(), "data": {"offset": 0}}, Maker(stop), 2)
     except KeyboardInterrupt:
         assert stop is not None
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     with pytest.raises(ValueError, match="made with other settings") as refused:
-        stage(tmp_path, {"relabel": Settings("l1"), "data": {"first": 4}}, Maker(), 2)
-    assert 'relabel.scorer: "clip_d" there, "l1" here; data.first: 0 there, 4 here' in str(refused.value)
+        stage(tmp_path, {"relabel": Settings("l1"), "data": {"offset": 4}}, Maker(), 2)
+    assert 'relabel.scorer: "clip_d" there, "l1" here; data.offset: 0 there, 4 here' in str(refused.value)
     assert "remove" in str(refused.value)
     assert "bins" not in str(refused.value)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before

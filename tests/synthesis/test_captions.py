@@ -80,7 +80,7 @@ class Bare:
     """Rows without captions but for the last."""
 
     def __init__(self) -> None:
-        self.rows = open_rows(DataConfig("shapes", rows=5))
+        self.rows = open_rows(DataConfig("shapes", limit=5))
 
     def __len__(self) -> int:
         return 5
@@ -95,11 +95,11 @@ def test_rows_without_captions_get_them_and_others_keep_theirs(model, tmp_path: 
     real = captions.caption_pairs
     monkeypatch.setattr(captions, "caption_pairs", lambda *args: asked.append(len(args[2])) or real(*args))
     config = CaptionsConfig(model, max_new_tokens=3, batch_size=2, check=False)
-    rows = write_captions(config, Bare(), DataConfig("shapes", rows=5), tmp_path / "captions")
+    rows = write_captions(config, Bare(), DataConfig("shapes", limit=5), tmp_path / "captions")
     assert asked == [2, 2]
     assert rows[4].source_caption == Bare()[4].source_caption
     assert all(rows[i].source_caption is not None for i in range(4))
-    again = write_captions(config, Bare(), DataConfig("shapes", rows=5), tmp_path / "captions")
+    again = write_captions(config, Bare(), DataConfig("shapes", limit=5), tmp_path / "captions")
     assert asked == [2, 2], "a stage that was whole was done again"
     assert [again[i].target_caption for i in range(5)] == [rows[i].target_caption for i in range(5)]
 
@@ -113,7 +113,7 @@ def test_captions_that_say_nothing_are_none(model, tmp_path, monkeypatch):
         captions, "caption_pairs", lambda *args: [("a cat", "a cat with a hat")] * len(args[2])
     )
     rows = write_captions(
-        CaptionsConfig(model, check=False), Blank(), DataConfig("shapes", rows=5), tmp_path / "captions"
+        CaptionsConfig(model, check=False), Blank(), DataConfig("shapes", limit=5), tmp_path / "captions"
     )
     assert [rows[i].target_caption for i in range(5)] == ["a cat with a hat"] * 5
 
@@ -122,7 +122,7 @@ def test_captions_that_do_not_fit_are_left_out(model, tmp_path, monkeypatch):
     pairs = iter([[("a cat", "a cat"), ("", "x")], [("one shape", "no shape at all"), ("x", "y")]])
     monkeypatch.setattr(captions, "caption_pairs", lambda *args: next(pairs))
     config = CaptionsConfig(model, batch_size=2)
-    rows = write_captions(config, Bare(), DataConfig("shapes", rows=5), tmp_path / "captions")
+    rows = write_captions(config, Bare(), DataConfig("shapes", limit=5), tmp_path / "captions")
     assert [rows[i].source_caption for i in range(2)] == [None, None]
     assert rows[4].target_caption == Bare()[4].target_caption
 

@@ -5,7 +5,7 @@ import torch
 
 from rewardedit.regions.change_map import change_mask
 from rewardedit.shapes import Shapes
-from rewardedit.synthesis.damage import DAMAGES, UNLIKE, VISIBLE, damaged
+from rewardedit.synthesis.damage import DAMAGES, UNLIKE, VISIBLE, damage_target
 from rewardedit.synthesis.label_rules import FAILED, RIGHT
 
 ELSEWHERE = ("bent_elsewhere", "stained_elsewhere", "faded_elsewhere")
@@ -79,7 +79,7 @@ def test_a_damaged_target_is_seen_to_be_damaged(rows):
     found = {}
     for i, (source, target) in enumerate(zip(rows.source, rows.target, strict=True)):
         for seed in range(10):
-            image, name, label = damaged(source, target, torch.Generator().manual_seed(100 * seed + i))
+            image, name, label = damage_target(source, target, torch.Generator().manual_seed(100 * seed + i))
             assert float((image - target).abs().max()) > VISIBLE
             assert float(image.min()) >= 0
             assert float(image.max()) <= 1
@@ -91,7 +91,7 @@ def test_a_damaged_target_is_seen_to_be_damaged(rows):
 
 def test_the_same_generator_makes_the_same_damage(rows):
     first, second, third = (
-        damaged(rows.source[0], rows.target[0], torch.Generator().manual_seed(seed), ("bent",))
+        damage_target(rows.source[0], rows.target[0], torch.Generator().manual_seed(seed), ("bent",))
         for seed in (7, 7, 8)
     )
     assert torch.equal(first[0], second[0])
@@ -102,7 +102,7 @@ def test_the_same_generator_makes_the_same_damage(rows):
 def test_only_kinds_that_are_asked_for_are_made(rows):
     kinds = ("ghost", "faded_elsewhere")
     generators = [torch.Generator().manual_seed(seed) for seed in range(20)]
-    found = {damaged(rows.source[0], rows.target[0], generator, kinds)[1] for generator in generators}
+    found = {damage_target(rows.source[0], rows.target[0], generator, kinds)[1] for generator in generators}
     assert found == set(kinds)
 
 
@@ -144,5 +144,5 @@ def test_what_is_moved_is_recoloured_in_its_new_place_alone():
 def test_nothing_can_be_seen_to_be_damaged_where_there_is_nothing():
     """Images of one colour before and after: only a spot of another colour and a colour drift are visible."""
     flat = torch.full((3, 16, 16), 0.5)
-    found = [damaged(flat, flat, torch.Generator().manual_seed(seed)) for seed in range(40)]
+    found = [damage_target(flat, flat, torch.Generator().manual_seed(seed)) for seed in range(40)]
     assert {name for _, name, _ in filter(None, found)} == {"stained_elsewhere", "drifted"}

@@ -93,7 +93,7 @@ def test_what_cannot_be_measured_is_left_out_of_percentiles():
 
 def test_the_papers_preset_has_its_number_and_none_of_our_additions():
     paper = RulesConfig(preset="paper")
-    assert (paper.clip_d, paper.reconstructed, paper.another_image, paper.another_instruction) == (
+    assert (paper.clip_d, paper.vae_roundtrip, paper.another_image, paper.another_instruction) == (
         0.2,
         0,
         0,
@@ -102,7 +102,7 @@ def test_the_papers_preset_has_its_number_and_none_of_our_additions():
     sources = [Measured(None, (0.5, 0.5))]
     assert find_thresholds(paper, sources, []).clip_d == 0.2  # no target is asked
     assert RulesConfig().clip_d is None
-    assert RulesConfig().reconstructed == 0.5
+    assert RulesConfig().vae_roundtrip == 0.5
 
 
 def test_a_percentile_beside_a_fixed_threshold_is_refused():
@@ -128,11 +128,11 @@ def test_nothing_to_take_a_percentile_of_is_refused():
     [
         {"similarity_percentile": 101},
         {"clip_d_percentile": -1},
-        {"reconstructed": 1.5},
+        {"vae_roundtrip": 1.5},
         {"another_turn": -0.1},
-        {"another_word": -1, "alike": (("left", "right"),)},
+        {"another_word": -1, "word_groups": (("left", "right"),)},
         {"damaged": -1},
-        {"alike": (("left", "right"), ("red", "Red"))},  # one word is no choice
+        {"word_groups": (("left", "right"), ("red", "Red"))},  # one word is no choice
     ],
 )
 def test_numbers_out_of_range_are_refused(wrong):

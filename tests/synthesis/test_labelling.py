@@ -76,7 +76,7 @@ def test_an_output_under_another_instruction_has_failed_whatever_its_own_label_i
     for i, row in enumerate(others):
         hardest = other_instructions(i, batch([CAPTION] * 6, [CAPTION] * 6), list("abcdef"))[:3]
         assert row.instruction in hardest
-        assert (row.label, row.method, row.seed, row.reconstructed) == (0.0, "editor", 42 + i, True)
+        assert (row.label, row.method, row.seed, row.vae_roundtrip) == (0.0, "editor", 42 + i, True)
         assert (row.source_caption, row.target_caption, row.clip_d) == (None, None, None)
         assert row.edited == encode_png(torch.full((3, 2, 2), i / 10))
 
@@ -126,7 +126,7 @@ def test_a_target_is_the_same_image_under_every_instruction():
     n = len(INSTRUCTIONS)
     rows = replace(batch([CAPTION] * n, [CAPTION] * n), target=torch.rand(n, 3, 2, 2))
     part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
-    rules = RulesConfig(reconstructed=0.5, another_image=0.0, another_instruction=2.0, another_object=1.0)
+    rules = RulesConfig(vae_roundtrip=0.5, another_image=0.0, another_instruction=2.0, another_object=1.0)
     made = []
 
     def reconstruct(images):
@@ -137,7 +137,7 @@ def test_a_target_is_the_same_image_under_every_instruction():
     found = [row for row in own_rows(part, list("abcdef"), {}, labelling) if "source" not in row.rule]
     shown = {}
     for row in found:
-        shown.setdefault(row.id.split("/")[0], set()).add((row.edited, row.reconstructed))
+        shown.setdefault(row.id.split("/")[0], set()).add((row.edited, row.vae_roundtrip))
     assert {len(images) for images in shown.values()} == {1}
     assert len(found) > 3 * n
     through = [images.pop()[1] for images in shown.values()]
@@ -163,7 +163,7 @@ ALIKE = (("red", "blue", "black", "pink"), ("left", "right"))
 
 
 def test_a_target_under_its_instruction_with_a_word_altered_has_failed():
-    rows = [row for row in own_with(another_word=2, alike=ALIKE) if row.rule == "another_word"]
+    rows = [row for row in own_with(another_word=2, word_groups=ALIKE) if row.rule == "another_word"]
     asked = {}
     for row in rows:
         asked.setdefault(row.id.split("/")[0], []).append(row.instruction)
@@ -173,20 +173,20 @@ def test_a_target_under_its_instruction_with_a_word_altered_has_failed():
     assert sorted(asked) == [f"row-{i}" for i in (0, 2, 3, 4, 5)]
     assert sorted(asked["row-0"]) == ["remove the black circle", "remove the blue circle"]
     assert len({row.id for row in rows}) == len(rows) == 10
-    assert sum(row.rule == "another_word" for row in own_with(another_word=1, alike=ALIKE)) == 5
+    assert sum(row.rule == "another_word" for row in own_with(another_word=1, word_groups=ALIKE)) == 5
     assert not [row for row in own_with() if row.rule == "another_word"]
 
 
 def test_kinds_of_words_are_needed_to_alter_one():
     with pytest.raises(ValueError, match=r"another_word needs word groups: set alike"):
         RulesConfig(another_word=1)
-    for name in ("another_word", "damaged"):
+    for name in ("another_word", "damages_per_target"):
         with pytest.raises(ValueError, match=f"{name}: expected at least 0; got -1"):
-            RulesConfig(**{name: -1, "alike": ALIKE})
+            RulesConfig(**{name: -1, "word_groups": ALIKE})
 
 
 def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_they_do_not_follow():
-    rows = own_with(damaged=3, another_word=2, another_instruction=1.0, alike=ALIKE)
+    rows = own_with(damages_per_target=3, another_word=2, another_instruction=1.0, word_groups=ALIKE)
     by_id = {row.id: row for row in rows}
     assert len(by_id) == len(rows)
     own = [row for row in rows if row.rule == DAMAGED]
@@ -212,10 +212,10 @@ def test_damaged_targets_stand_under_their_own_instruction_and_under_one_that_th
 
 
 def test_damages_are_of_the_kinds_that_are_asked_for():
-    rows = own_with(damaged=3, damages=("ghost", "stained"))
+    rows = own_with(damages_per_target=3, damage_kinds=("ghost", "stained"))
     assert {row.method for row in rows if row.rule == DAMAGED} == {"ghost", "stained"}
     with pytest.raises(ValueError, match=r"damages: expected some of ghost, bent, .*; got burnt"):
-        RulesConfig(damages=("ghost", "burnt"))
+        RulesConfig(damage_kinds=("ghost", "burnt"))
 
 
 def test_outputs_of_moves_whose_object_is_still_in_its_place_have_failed_where_rules_say_so():
@@ -229,7 +229,7 @@ def test_outputs_of_moves_whose_object_is_still_in_its_place_have_failed_where_r
         rows = EditBatch(torch.stack([source] * 2), instructions, torch.stack([source] * 2))
         rows = replace(rows, target=torch.stack([target, target]))
         labelling = Labelling(
-            RulesConfig(unreached=((0.0, 10.0), (0.9, 1.0)), **rules),
+            RulesConfig(distance_to_target=((0.0, 10.0), (0.9, 1.0)), **rules),
             Thresholds(0.2, (0.1, 0.1)),
             {"editor": "strong"},
             lambda images: images,
@@ -243,24 +243,28 @@ def test_outputs_of_moves_whose_object_is_still_in_its_place_have_failed_where_r
         return [(row.rule, row.label) for row in found if row.id in ("row-0/editor", "row-1/editor")]
 
     assert labelled() == [("unreached", 1.0)]  # a move far from its target has no label
-    assert labelled(left_behind=True) == [("left_behind", 0.0), ("unreached", 1.0)]
-    with pytest.raises(ValueError, match="left_behind: expected labels in unreached"):
-        RulesConfig(left_behind=True)
+    assert labelled(object_not_moved=True) == [("left_behind", 0.0), ("unreached", 1.0)]
+    with pytest.raises(ValueError, match="object_not_moved: expected labels in distance_to_target"):
+        RulesConfig(object_not_moved=True)
 
 
 def test_a_target_whose_damage_nobody_would_see_has_no_damaged_form(monkeypatch):
     monkeypatch.setattr("rewardedit.synthesis.damage.VISIBLE", 1.0)
-    assert not [row for row in own_with(damaged=3, another_word=1, alike=ALIKE) if "damaged" in row.id]
+    assert not [
+        row
+        for row in own_with(damages_per_target=3, another_word=1, word_groups=ALIKE)
+        if "damaged" in row.id
+    ]
 
 
 def test_a_share_of_damaged_targets_goes_through_the_autoencoder():
     white = encode_png(torch.ones(3, 32, 32))
-    rows = own_with(torch.ones_like, damaged=3, reconstructed=0.5)
+    rows = own_with(torch.ones_like, damages_per_target=3, vae_roundtrip=0.5)
     through = [row.edited == white for row in rows if row.rule == DAMAGED]
     assert 4 < sum(through) < 14
-    assert through == [row.reconstructed for row in rows if row.rule == DAMAGED]
+    assert through == [row.vae_roundtrip for row in rows if row.rule == DAMAGED]
     assert [row.edited for row in rows] == [
-        row.edited for row in own_with(torch.ones_like, damaged=3, reconstructed=0.5)
+        row.edited for row in own_with(torch.ones_like, damages_per_target=3, vae_roundtrip=0.5)
     ]
 
 
@@ -270,7 +274,7 @@ def turns_of(share: float, *instructions: str, turns: Literal["one", "all"] = "a
     images = tuple(to_pil(torch.full((3, 2, 2), i / 10)) for i in range(n + 1))
     sequence = EditSequence("s", images, instructions, tuple("abcdef"[: n + 1]))
     limits = Thresholds(0.2, (0.1, 0.1))
-    rules = RulesConfig(another_turn=share, reconstructed=0.0, turns=turns)
+    rules = RulesConfig(another_turn=share, vae_roundtrip=0.0, turns=turns)
     labelling = Labelling(rules, limits, {}, lambda images: images, frozenset(), 0)
     return [sequence_rows(sequence, i, "source", 2, "stretch", labelling) for i in range(20)]
 
@@ -335,7 +339,11 @@ def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.
     ]
     alike = (("circle", "cross"), ("red", "blue"))
     rules = RulesConfig(
-        another_word=1, another_instruction=others, alike=alike, unreached=unreached, **(more or {})
+        another_word=1,
+        another_instruction=others,
+        word_groups=alike,
+        distance_to_target=unreached,
+        **(more or {}),
     )
     grades = {"editor": "strong"}
     labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), grades, lambda images: images, frozenset(), 0)

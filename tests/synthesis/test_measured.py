@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.synthesis.measured import MeasureConfig, measure
+from rewardedit.synthesis.measured import MeasureConfig, measure_edits
 from rewardedit.synthesis.outputs import read_parquet
 
 
@@ -11,7 +11,7 @@ class WithoutCaptions:
     """Rows of which the first alone has captions."""
 
     def __init__(self) -> None:
-        self.rows = open_rows(DataConfig("shapes", rows=3, size=32))
+        self.rows = open_rows(DataConfig("shapes", limit=3, size=32))
 
     def __len__(self) -> int:
         return 3
@@ -23,8 +23,8 @@ class WithoutCaptions:
 
 def test_an_instruction_is_not_taken_for_a_caption(tmp_path):
     config = MeasureConfig(similarity=({"l1": {"against": "target"}}, {"ssim": {"against": "target"}}))
-    (path,) = measure(
-        config, WithoutCaptions(), DataConfig("shapes", rows=3, size=32), {}, {}, tmp_path / "measured"
+    (path,) = measure_edits(
+        config, WithoutCaptions(), DataConfig("shapes", limit=3, size=32), {}, {}, tmp_path / "measured"
     )
     records = list(read_parquet(path))
     assert [(record["row"], record["image"]) for record in records] == [

@@ -9,7 +9,7 @@ import torch
 
 from rewardedit.diffusion.schedulers import set_scheduler
 from rewardedit.images import fit, to_pil
-from rewardedit.synthesis.methods import MethodConfig, Requests, edit_rows, load_method
+from rewardedit.synthesis.methods import EditRequests, MethodConfig, edit_rows, load_method
 from tests.models import tiny_pipeline, tiny_unet
 
 SIDE = 32
@@ -28,10 +28,10 @@ def text_to_image(tmp_path_factory) -> str:
     return str(folder)
 
 
-def wanted(n: int = 3) -> Requests:
+def wanted(n: int = 3) -> EditRequests:
     images = torch.rand(n, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     names = ["red circle", "blue star", "green square"][:n]
-    return Requests(
+    return EditRequests(
         [f"a/{i}" for i in range(n)],
         images,
         [f"remove the {name}" for name in names],
@@ -91,7 +91,7 @@ def test_the_target_caption_counts(kind, text_to_image):
     config = MethodConfig(kind, text_to_image, **STEPS)
     method = load_method(config)
     one = wanted(1)
-    other = Requests(
+    other = EditRequests(
         one.ids, one.source, one.instruction, one.seeds, one.source_caption, ["nine purple rings"]
     )
     first, second = (edit_rows(method, config, request)[0] for request in (one, other))
@@ -102,7 +102,7 @@ def test_the_seed_counts(text_to_image):
     config = MethodConfig("sdedit", text_to_image, **STEPS)
     method = load_method(config)
     one = wanted(1)
-    other = Requests(one.ids, one.source, one.instruction, [99], one.source_caption, one.target_caption)
+    other = EditRequests(one.ids, one.source, one.instruction, [99], one.source_caption, one.target_caption)
     assert not torch.equal(edit_rows(method, config, one)[0], edit_rows(method, config, other)[0])
 
 
@@ -110,7 +110,7 @@ def test_an_editor_follows_instructions(tmp_path):
     tiny_pipeline().save_pretrained(tmp_path)
     config = MethodConfig("editor", str(tmp_path), num_inference_steps=2)
     one = wanted(2)
-    bare = Requests(one.ids, one.source, one.instruction, one.seeds)
+    bare = EditRequests(one.ids, one.source, one.instruction, one.seeds)
     made = edit_rows(load_method(config), config, bare)
     assert [image.shape for image in made] == [(3, SIDE, SIDE)] * 2
 
@@ -143,7 +143,7 @@ def test_outputs_made_elsewhere_are_brought_to_the_size_as_sources_are(policy, t
     ],
 )
 def test_a_full_disk_or_a_broken_gpu_is_no_row_s_fault(error):
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         raise error
 
     with pytest.raises(type(error)):
@@ -151,7 +151,7 @@ def test_a_full_disk_or_a_broken_gpu_is_no_row_s_fault(error):
 
 
 def test_one_bad_row_does_not_take_others_with_it():
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         if "a/1" in request.ids:
             raise RuntimeError("the sampler broke\nat length")
         return request.source
@@ -163,14 +163,14 @@ def test_one_bad_row_does_not_take_others_with_it():
 
 
 def test_an_error_without_a_text_is_a_reason_by_its_name():
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         raise NotImplementedError
 
     assert edit_rows(method, MethodConfig("editor", "x"), wanted(1)) == ["NotImplementedError"]
 
 
 def test_an_output_that_is_not_finite_is_none():
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         images = request.source.clone()
         images[0, 0, 0, 0] = torch.nan
         return images
@@ -181,7 +181,7 @@ def test_an_output_that_is_not_finite_is_none():
 
 
 def test_a_full_gpu_is_no_row_s_fault():
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         raise torch.OutOfMemoryError("too much")
 
     with pytest.raises(torch.OutOfMemoryError):
@@ -191,7 +191,7 @@ def test_a_full_gpu_is_no_row_s_fault():
 def test_rows_without_captions_are_left_out_where_captions_are_needed():
     seen = []
 
-    def method(request: Requests) -> torch.Tensor:
+    def method(request: EditRequests) -> torch.Tensor:
         seen.extend(request.ids)
         return request.source
 
@@ -201,7 +201,7 @@ def test_rows_without_captions_are_left_out_where_captions_are_needed():
     assert made[1] == "it has no captions"
     assert seen == ["a/0", "a/2"]
     assert torch.equal(made[2], batch.source[2])
-    none = Requests(batch.ids, batch.source, batch.instruction, batch.seeds)
+    none = EditRequests(batch.ids, batch.source, batch.instruction, batch.seeds)
     assert edit_rows(method, MethodConfig("sdedit", "x"), none) == ["it has no captions"] * 3
     assert isinstance(edit_rows(method, MethodConfig("editor", "x"), none)[0], torch.Tensor)
 

@@ -74,20 +74,20 @@ def test_a_sequence_with_a_missing_image_is_refused():
 
 
 def test_sequences_of_shapes_have_a_caption_for_each_image():
-    found = open_sequences(SequencesConfig("shapes", rows=3, first=5))
+    found = open_sequences(SequencesConfig("shapes", limit=3, offset=5))
     assert [len(found[i].instructions) for i in range(3)] == [4, 2, 3]
     one = found[0]
     assert one.captions is not None
     assert len(one.images) == len(one.captions) == 5
     assert len(set(one.captions)) == 5
     assert one.id != found[1].id
-    again = open_sequences(SequencesConfig("shapes", rows=3, first=5))[0]
+    again = open_sequences(SequencesConfig("shapes", limit=3, offset=5))[0]
     assert all(torch.equal(a, b) for a, b in zip(one.images, again.images, strict=True))
 
 
 @pytest.mark.parametrize("backdrops", [("plain",), ("plain", "textured", "photo")])
 def test_the_backdrop_does_not_tell_the_number_of_turns(backdrops):
-    config = SequencesConfig("shapes", rows=9, shapes=WorldConfig(backdrops=backdrops))
+    config = SequencesConfig("shapes", limit=9, shapes=WorldConfig(backdrops=backdrops))
     found = open_sequences(config)
     pairs = {(i % len(backdrops), len(found[i].instructions)) for i in range(9)}
     assert pairs == {(k, turns) for k in range(len(backdrops)) for turns in (2, 3, 4)}

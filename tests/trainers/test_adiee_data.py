@@ -49,8 +49,8 @@ def words_of(editor: str, text_to_image: str, *more: str) -> list[str]:
     return [
         "train",
         "shapes/adiee-data/edited",
-        f"data.shapes.rows={ROWS}",
-        f"sequences.shapes.rows={SEQUENCES}",
+        f"data.shapes.limit={ROWS}",
+        f"sequences.shapes.limit={SEQUENCES}",
         *(f"{key}={value}" for key, value in methods.items()),
         f"autoencoder={editor}",
         "batch_size=2",
@@ -95,7 +95,7 @@ def test_every_row_is_labelled_by_the_rule_that_it_names(run):
         if row["method"] in grades:
             measured = Measured(row["clip_d"], (row["similarity_1"], row["similarity_2"]))
             assert label_output(measured, thresholds, grades[row["method"]]) == (row["rule"], row["label"])
-            assert row["reconstructed"]
+            assert row["vae_roundtrip"]
         elif row["sequence_id"] is None:
             assert row["label"] == OWN_LABELS[row["rule"]]
     assert len({row["id"] for row in rows}) == len(rows)
@@ -111,25 +111,25 @@ def test_the_images_are_what_the_rules_say(run):
         for rule, image in (("target", samples.target[i]), ("source", samples.source[i])):
             row = rows[f"{name}/{rule}"]
             away = (pixels(row["edited"]) - image).abs().max()
-            assert away > 0.05 if row["reconstructed"] else away < 1 / 255
+            assert away > 0.05 if row["vae_roundtrip"] else away < 1 / 255
         other = rows.get(f"{name}/another_instruction")
         if other is not None:
             assert other["instruction"] != samples.instruction[i]
             assert other["instruction"] in samples.instruction
             assert other["target_caption"] is None
         other = rows.get(f"{name}/another_image")
-        if other is not None and not other["reconstructed"]:
+        if other is not None and not other["vae_roundtrip"]:
             nearest = (samples.target - pixels(other["edited"])).abs().amax((1, 2, 3)).argmin()
             assert int(nearest) // 2 == i // 2, "not of the same batch"
             assert int(nearest) != i
-    share = sum(row["reconstructed"] for row in rows.values() if row["method"] is None) / sum(
+    share = sum(row["vae_roundtrip"] for row in rows.values() if row["method"] is None) / sum(
         row["method"] is None for row in rows.values()
     )
     assert 0.3 < share < 0.7
 
 
 def test_rows_of_two_data_sets_that_number_theirs_alike_are_told_apart():
-    data = DataConfig("shapes", rows=7)
+    data = DataConfig("shapes", limit=7)
     rows = open_named({"one": data, "two": data})
     ids = [rows[i].id for i in range(len(rows))]
     assert len(set(ids)) == 14
@@ -153,7 +153,7 @@ def test_the_rows_are_read_and_split_by_their_source(run):
     assert to_tensor(sample.edited, 3).shape == (3, 64, 64)
     dropped = 0
     for seed in range(20):
-        data = DataConfig(name="labelled", path=str(run / "rows"), hold_out=6, seed=seed)
+        data = DataConfig(name="labelled", path=str(run / "rows"), holdout_sources=6, seed=seed)
         kept, held_out = (
             [part[i].id for i in range(len(part))] for part in (open_rows(data), held_out_rows(data))
         )
@@ -194,7 +194,9 @@ def test_the_report_shows_thresholds_and_examples(run):
 def test_outputs_may_be_labelled_by_how_far_they_are_from_their_targets(
     run, tiny_editor, text_to_image, tmp_path
 ):
-    words = words_of(tiny_editor, text_to_image, "data.shapes.rows=6", "rules.unreached=[[0, 10], [1, 3]]")
+    words = words_of(
+        tiny_editor, text_to_image, "data.shapes.limit=6", "rules.distance_to_target=[[0, 10], [1, 3]]"
+    )
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     rows = labelled(tmp_path / "out")
     methods = read_recipe("shapes/adiee-data/edited", [])["methods"]
@@ -207,12 +209,12 @@ def test_outputs_may_be_labelled_by_how_far_they_are_from_their_targets(
 
 
 def test_the_papers_preset_leaves_our_additions_out(run, tiny_editor, text_to_image, tmp_path):
-    words = words_of(tiny_editor, text_to_image, "rules.preset=paper", "data.shapes.rows=6")
+    words = words_of(tiny_editor, text_to_image, "rules.preset=paper", "data.shapes.limit=6")
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     rows = labelled(tmp_path / "out")
     rules = {row["rule"] for row in rows}
     assert not rules & {"another_image", "another_instruction"}
-    assert not any(row["reconstructed"] for row in rows if row["method"] is None)
+    assert not any(row["vae_roundtrip"] for row in rows if row["method"] is None)
     assert json.loads((tmp_path / "out" / "thresholds.json").read_text())["clip_d"] == 0.2
 
 
@@ -342,8 +344,8 @@ def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor
 def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
     from rewardedit.data.sequences import SequencesConfig
 
-    held_out = DataConfig("magicbrush", "x", hold_out=5, size=64)
-    with pytest.raises(ValueError, match="hold_out: sequences of the same data set would bring"):
+    held_out = DataConfig("magicbrush", "x", holdout_sources=5, size=64)
+    with pytest.raises(ValueError, match="holdout_sources: sequences of the same data set would bring"):
         adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
     adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
     with pytest.raises(ValueError, match="batch_size: rules"):
@@ -365,8 +367,8 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data={}"], "expected rows by a name of one's own, such as data.shapes.rows=100"),
-        (["data.more={name: shapes, size: 32}"], "data.more: expected size 64 and policy crop"),
+        (["data={}"], "expected rows by a name of one's own, such as data.shapes.limit=100"),
+        (["data.more={name: shapes, size: 32}"], "data.more: expected size 64 and resize crop"),
         (["methods={source: {model: x}}"], "methods: expected a name of letters"),
         (["methods={a/b: {model: x}}"], "methods: expected a name of letters"),
         (["bad_rows=2"], "bad_rows: expected a share"),

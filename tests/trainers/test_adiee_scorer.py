@@ -60,7 +60,7 @@ def config(rows: str, model: str, steps: int = 3, **more) -> Config:
 @pytest.mark.parametrize(("embeddings", "words"), [("all", False), ("token", False), ("all", True)])
 def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings, words):
     held_out = DataConfig("labelled", path=rows, size=64)
-    asked = config(rows, model, embeddings=embeddings, held_out=held_out, question_words=words)
+    asked = config(rows, model, embeddings=embeddings, held_out=held_out, add_question_tokens=words)
     with pytest.warns(UserWarning, match="source images are trained on"):
         out = trainer.train(asked, tmp_path / "run")
     names = set(load_file(out / ADAPTER / "adapter_model.safetensors"))
@@ -75,7 +75,7 @@ def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings
     scorer = Adiee.from_pretrained(str(out))
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())["held_out"]
     assert metrics["n"] == 28
-    measured = trainer.measure(scorer, open_rows(asked.held_out), asked.held_out)["held_out"]
+    measured = trainer.evaluate_scorer(scorer, open_rows(asked.held_out), asked.held_out)["held_out"]
     assert measured["error"] == pytest.approx(metrics["error"], abs=1e-3)
     lines = read_log(tmp_path / "run")
     for line in lines:
@@ -118,7 +118,7 @@ def test_a_training_resumes(rows, model, tmp_path, weights, muon_lr, settings):
 
 
 def test_a_trained_scorer_goes_on_with_its_token_and_head(rows, model, tmp_path):
-    settings = {"lora_rank": None, "head": "classes", "token_like": "red"}
+    settings = {"lora_rank": None, "head": "classes", "init_token_like": "red"}
     first = str(trainer.train(config(rows, model, steps=1, **settings), tmp_path / "run"))
     scorer, _ = trainer.make_scorer(config(rows, first, **settings))
     trained = Adiee.from_pretrained(first)
@@ -150,7 +150,7 @@ def test_the_base_of_an_adapter_is_found_from_elsewhere(rows, model, tmp_path, m
 
 
 def test_the_token_begins_as_the_recipe_says(rows, model):
-    scorer, _ = trainer.make_scorer(config(rows, model, token_like="red"))
+    scorer, _ = trainer.make_scorer(config(rows, model, init_token_like="red"))
     embeddings = scorer.model.get_input_embeddings().weight
     (like,) = scorer.vlm.processor.tokenizer("red", add_special_tokens=False).input_ids
     assert torch.equal(embeddings[scorer.token], embeddings[like])
@@ -341,7 +341,7 @@ def test_labels_outside_the_scale_are_refused(label, axes):
 
 
 def test_rows_without_labels_are_refused(model, tmp_path):
-    asked = Config("x", {"shapes": DataConfig("shapes", rows=7)}, model, side=64)
+    asked = Config("x", {"shapes": DataConfig("shapes", limit=7)}, model, side=64)
     with pytest.raises(ValueError, match="expected a label"):
         trainer.train(asked, tmp_path / "run")
 
@@ -361,10 +361,10 @@ def test_a_label_between_classes_belongs_to_both():
 def test_errors_of_upper_labels_weigh_what_the_recipe_says():
     numbers, labels = torch.tensor([[7.0], [4.0], [1.0]]), torch.tensor([10.0, 5.0, 0.0])
     assert float(score_loss(numbers, labels)) == pytest.approx((3 + 1 + 1) / 3)
-    assert float(score_loss(numbers, labels, upper_weight=3.0)) == pytest.approx((9 + 3 + 1) / 3)
+    assert float(score_loss(numbers, labels, positive_weight=3.0)) == pytest.approx((9 + 3 + 1) / 3)
     classes = torch.tensor([[0.0, 0.0, 2.0], [0.0, 0.0, 2.0]])
     each = [float(score_loss(classes[:1], torch.tensor([label]))) for label in (10.0, 0.0)]
-    found = score_loss(classes, torch.tensor([10.0, 0.0]), upper_weight=3.0)
+    found = score_loss(classes, torch.tensor([10.0, 0.0]), positive_weight=3.0)
     assert float(found) == pytest.approx((3 * each[0] + each[1]) / 2)
 
 
@@ -375,7 +375,7 @@ def test_the_weight_of_upper_labels_reaches_the_loss(rows, model):
     for label, times in ((10.0, 3), (0.0, 1)):
         labels = torch.full((2, 1), label)
         plain, weighed = (
-            float(losses(scorer, batch, labels, [0, 1], upper_weight=weight)[1]) for weight in (1.0, 3.0)
+            float(losses(scorer, batch, labels, [0, 1], positive_weight=weight)[1]) for weight in (1.0, 3.0)
         )
         assert weighed == pytest.approx(times * plain, rel=1e-4)
 
@@ -401,11 +401,11 @@ def test_a_batch_that_does_not_part_is_told_before_anything_is_loaded(rows, mode
 
 
 def test_words_of_the_questions_are_trained_as_tokens(rows, model):
-    scorer, _ = trainer.make_scorer(config(rows, model, lora_rank=None, question_words=True))
+    scorer, _ = trainer.make_scorer(config(rows, model, lora_rank=None, add_question_tokens=True))
     assert len(scorer.vlm.processor.tokenizer("somebody", add_special_tokens=False).input_ids) == 1
     assert scorer.model.get_input_embeddings().num_embeddings == len(scorer.vlm.processor.tokenizer)
-    with pytest.raises(ValueError, match=r"question_words: .*set embeddings=all"):
-        config(rows, model, question_words=True, embeddings="token")
+    with pytest.raises(ValueError, match=r"add_question_tokens: .*set embeddings=all"):
+        config(rows, model, add_question_tokens=True, embeddings="token")
 
 
 def test_only_the_answer_s_tokens_count(rows, model):

@@ -30,9 +30,9 @@ RUNS = {
     "shapes/refl": [
         *FINETUNE,
         "reward.scorer=l1",
-        "watch.held_out={vifi_clip: {checkpoint: shapes/vifi-clip}}",
-        "watch.n=2",
-        "watch.num_inference_steps=1",
+        "monitor.held_out={vifi_clip: {checkpoint: shapes/vifi-clip}}",
+        "monitor.n=2",
+        "monitor.num_inference_steps=1",
         "reward.num_inference_steps=[2]",
         "variants=[refl]",
     ],

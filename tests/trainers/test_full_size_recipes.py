@@ -130,7 +130,7 @@ def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
     stages = [p for p in out.rglob("*") if p.suffix in (".npy", ".parquet") or "candidates" in p.parts]
     made = {path: path.stat().st_mtime_ns for path in stages if path.is_file()}
     assert made
-    for lost in (result, out / "checkpoints" / "step-000002", out / "validation", out / "watch.json"):
+    for lost in (result, out / "checkpoints" / "step-000002", out / "validation", out / "monitor.json"):
         if lost.exists():
             shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
     assert main([*words, "--resume"]) == 0
@@ -194,16 +194,16 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_j
         f"data.path={magicbrush}",
         f"reward.scorer.vlm_judge.checkpoint={tiny_judge}",
         "reward.num_inference_steps=[3]",
-        f"watch.held_out.dino_i.checkpoint={tiny_dino}",
-        "watch.n=2",
-        "watch.num_inference_steps=1",
+        f"monitor.held_out.dino_i.checkpoint={tiny_dino}",
+        "monitor.n=2",
+        "monitor.num_inference_steps=1",
         *comparison(magicbrush, tiny_dino),
     ]
     run_and_resume(recipe, settings, tmp_path / "run")
     require_compared(tmp_path / "run")
     assert xformers, "another attention ran"
-    watched: dict[str, Any] = json.loads((tmp_path / "run" / "watch.json").read_text())
-    assert [look["step"] for look in watched["looks"]] == [0, 2]
+    watched: dict[str, Any] = json.loads((tmp_path / "run" / "monitor.json").read_text())
+    assert [look["step"] for look in watched["checks"]] == [0, 2]
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
     assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
 
@@ -286,7 +286,7 @@ def chain(magicbrush: str, narrow_sd15: str, dino: str, tmp_path: Path) -> list[
         "reward.scorer.adiee.dtype=float32",
         "reward.num_inference_steps=[3]",
     ]
-    rollouts += [f"watch.held_out.dino_i.checkpoint={dino}", "watch.n=2", "watch.num_inference_steps=1"]
+    rollouts += [f"monitor.held_out.dino_i.checkpoint={dino}", "monitor.n=2", "monitor.num_inference_steps=1"]
     words = {
         "phase-1": [f"{k}={v}" for k, v in small_models(magicbrush, narrow_sd15, tmp_path).items()],
         "phase-2": scorer,

@@ -14,10 +14,10 @@ from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import EditConfig, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, save_editor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
+from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
@@ -30,7 +30,7 @@ from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_pro
 from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
 from tests.forks import launch, run_here
 
-DATA = DataConfig("shapes", rows=16, size=32)
+DATA = DataConfig("shapes", limit=16, size=32)
 FAST = {
     "max_steps": 2,
     "batch_size": 4,
@@ -156,7 +156,7 @@ def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Con
 def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     words = [
         f"base={tiny_editor}",
-        "data.rows=12",
+        "data.limit=12",
         "train.max_steps=2",
         "train.batch_size=4",
         "train.lr_warmup_steps=1",
@@ -167,8 +167,8 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "variants=[refl,pairs_only]",
         "reward.num_inference_steps=[2]",
         "reward.stop_before_end=[0,1]",
-        "watch.n=2",
-        "watch.num_inference_steps=1",
+        "monitor.n=2",
+        "monitor.num_inference_steps=1",
         "train.validation_rows=1",
         "evaluate.num_inference_steps=[1]",
         "evaluate.guidance_scale=[1.0,1.15]",
@@ -185,10 +185,10 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     )
     assert set(metrics["rewards"]["refl"]) == {"adiee", "ssim"}
     chosen = metrics["settings"]["refl"]
-    kept = EditConfig(chosen["steps"], chosen["text_guidance"], chosen["image_guidance"])
+    kept = SamplingConfig(chosen["steps"], chosen["text_guidance"], chosen["image_guidance"])
     assert load_editor(str(out)).settings == kept
-    watched = json.loads((out / "watch.json").read_text())
-    assert [look["step"] for look in watched["looks"]] == [0, 1, 2]
+    watched = json.loads((out / "monitor.json").read_text())
+    assert [look["step"] for look in watched["checks"]] == [0, 1, 2]
     assert {
         "adiee",
         "ssim",
@@ -198,23 +198,23 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
         "edges",
         "entropy",
         "change_outside",
-    } <= set(watched["looks"][0])
+    } <= set(watched["checks"][0])
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
-    assert watched["sweep"][0]["ssim"] == pytest.approx(watched["looks"][0]["ssim"], abs=1e-4)
-    assert "Fixed prompts by step" in (out / "watch.html").read_text()
+    assert watched["sweep"][0]["ssim"] == pytest.approx(watched["checks"][0]["ssim"], abs=1e-4)
+    assert "Fixed prompts by step" in (out / "monitor.html").read_text()
     assert "reward" in read_log(out)[0]
     assert "reward" not in read_log(out / "variants" / "pairs_only")[0]
 
 
 def test_settings_that_would_change_nothing_are_refused():
     with pytest.raises(ValueError, match="labels: give scorer and batch_size alone"):
-        Config("x", DATA, REWARD, watch=LOOK, labels=RelabelConfig(prompt="hive"))
+        Config("x", DATA, REWARD, monitor=LOOK, labels=RelabelConfig(prompt="hive"))
     with pytest.raises(ValueError, match="image_guidance_scale: has no effect without guidance_scale"):
         RewardConfig(image_guidance_scale=1.5)
 
 
 def test_an_arm_leaves_out_what_it_is_compared_for():
-    config = Config("x", DATA, REWARD, watch=LOOK)
+    config = Config("x", DATA, REWARD, monitor=LOOK)
     assert variant_reward(config, "refl") == REWARD
     assert (
         variant_reward(config, "pairs_only").weight,
@@ -258,9 +258,9 @@ def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path):
     assert log[0]["distance"] == pytest.approx(0, abs=1e-8)
     assert log[2]["distance"] > 0
     assert (tmp_path / "lora" / "pytorch_lora_weights.safetensors").is_file()
-    watched = json.loads((tmp_path / "watch.json").read_text())
-    assert watched["sweep"][0]["l1"] == pytest.approx(watched["looks"][0]["l1"], abs=1e-6)
-    assert watched["sweep"][4]["l1"] == pytest.approx(watched["looks"][-1]["l1"], abs=1e-6)
+    watched = json.loads((tmp_path / "monitor.json").read_text())
+    assert watched["sweep"][0]["l1"] == pytest.approx(watched["checks"][0]["l1"], abs=1e-6)
+    assert watched["sweep"][4]["l1"] == pytest.approx(watched["checks"][-1]["l1"], abs=1e-6)
     assert watched["sweep"][4]["l1"] != watched["sweep"][0]["l1"]
 
 
@@ -286,7 +286,7 @@ def test_accumulated_and_checkpointed_steps_are_the_same_steps(whole, tiny_edito
 
 def test_a_resumed_run_equals_an_unbroken_one(whole, tiny_editor, tmp_path):
     trained(tiny_editor, tmp_path / "part", max_steps=2, checkpoint_every=2)
-    (tmp_path / "part" / "watch.json").unlink()  # as where it was killed before the end
+    (tmp_path / "part" / "monitor.json").unlink()  # as where it was killed before the end
     config = Config(
         "x", DATA, REWARD, tiny_editor, TrainConfig(**{**FAST, "max_steps": 4, "checkpoint_every": 2}), LOOK
     )
@@ -313,7 +313,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "settings = TrainConfig(batch_size=4, **settings)\n"
         "other = {'clip_d': {'checkpoint': 'shapes/clip'}}\n"
         "look = MonitorConfig(n=3, batch_size=2, num_inference_steps=1, held_out=other)\n"
-        "data = DataConfig('shapes', rows=16, size=32)\n"
+        "data = DataConfig('shapes', limit=16, size=32)\n"
         "two = ('refl', 'pairs_only')\n"
         "config = Config('x', data, reward, sys.argv[1], settings, look, variants=two)\n"
         "train(config, Path(sys.argv[2]))\n"
@@ -324,8 +324,8 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
     assert len(one) == 3
     for key in ("loss", "reward"):
         assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=1e-5), key
-    one, two = (json.loads((tmp_path / name / "watch.json").read_text()) for name in ("one", "two"))
-    for alone, divided in zip(one["looks"] + one["sweep"], two["looks"] + two["sweep"], strict=True):
+    one, two = (json.loads((tmp_path / name / "monitor.json").read_text()) for name in ("one", "two"))
+    for alone, divided in zip(one["checks"] + one["sweep"], two["checks"] + two["sweep"], strict=True):
         assert divided.pop("flag") == alone.pop("flag")
         assert divided == pytest.approx(alone, rel=1e-3, abs=1e-5)
 
@@ -357,7 +357,7 @@ class Blind(Scorer):
     range = (0.0, 1.0)
     sees = True
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         reason = None if self.sees else ["no object is found" for _ in range(len(batch))]
         return Scores.make(batch.edited.mean((1, 2, 3)), reason=reason)
 
@@ -370,7 +370,7 @@ def test_a_look_without_scores_has_no_mean_and_is_not_the_best(tiny_editor, tmp_
     monitor = HackingMonitor(*prompts, scorers, tmp_path, config, checks=3)
     editor = load_editor(tiny_editor)
     held_out.sees = False
-    with pytest.raises(ValueError, match=r"watch\.held_out: scores none of the 4 .* no object is found"):
+    with pytest.raises(ValueError, match=r"monitor\.held_out: scores none of the 4 .* no object is found"):
         monitor.check(editor, 0)
     held_out.sees = True
     monitor.check(editor, 0)
@@ -378,10 +378,10 @@ def test_a_look_without_scores_has_no_mean_and_is_not_the_best(tiny_editor, tmp_
     held_out.sees = False
     assert not monitor.check(editor, 1)
     assert monitor.best == best
-    assert [look["held out"] for look in read_log(tmp_path, "watch.jsonl")] == [best, None]
+    assert [look["held out"] for look in read_log(tmp_path, "monitor.jsonl")] == [best, None]
     assert HackingMonitor(*prompts, scorers, tmp_path, config, checks=3).best == best
     monitor.report([])
-    assert "NaN" not in (tmp_path / "watch.json").read_text()
+    assert "NaN" not in (tmp_path / "monitor.json").read_text()
 
 
 class Bright(Scorer):
@@ -391,7 +391,7 @@ class Bright(Scorer):
     differentiable = True
     family = "bright"
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         return Scores.make(batch.edited.mean((1, 2, 3)))
 
 
@@ -402,7 +402,7 @@ class Dark(Scorer):
     differentiable = True
     family = "dark"
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         return Scores.make(-batch.edited.mean((1, 2, 3)))
 
 
@@ -423,13 +423,13 @@ def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_ran
         **{**FAST, "max_steps": 30, "lr": 1e-2, "validate_every": 5, "lora_rank": lora_rank}
     )
     out = train(Config("x", DATA, reward, tiny_editor, settings, look), tmp_path / "run")
-    looks = json.loads((tmp_path / "run" / "watch.json").read_text())["looks"]
+    looks = json.loads((tmp_path / "run" / "monitor.json").read_text())["checks"]
     assert looks[-1]["step"] < 30
     assert looks[-1]["flag"]
     samples = Shapes("test").batch(0, 2)
     was, now = (
         load_editor(str(name))(
-            samples.source, samples.instruction, range(2), settings=EditConfig(2, 1.0, 1.0)
+            samples.source, samples.instruction, range(2), settings=SamplingConfig(2, 1.0, 1.0)
         )
         for name in (tiny_editor, out)
     )
@@ -495,22 +495,22 @@ def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_ed
         ({"reward": {"reference_weight": 1.0}}, "reference_weight"),
         ({"reward": {"num_inference_steps": [2], "stop_before_end": [2, 2]}}, "at least one step"),
         ({"reward": {"scorer": "l1"}}, "of the family pixel"),
-        ({"reward": {"scorer": "clip_d"}, "watch": {"held_out": "clip_i"}}, "of the family clip"),
+        ({"reward": {"scorer": "clip_d"}, "monitor": {"held_out": "clip_i"}}, "of the family clip"),
         (
-            {"reward": {"scorer": "l1:0.5,vifi_clip:0.5"}, "watch": {"held_out": "clip_d"}},
+            {"reward": {"scorer": "l1:0.5,vifi_clip:0.5"}, "monitor": {"held_out": "clip_d"}},
             "of the family clip",
         ),
         (
             {
                 "reward": {"scorer": "tests.trainers.test_refl:Plain"},
-                "watch": {"held_out": "tests.trainers.test_refl:Flat"},
+                "monitor": {"held_out": "tests.trainers.test_refl:Flat"},
             },
             "custom",
         ),
-        ({"watch": {"n": 1}}, r"watch\.n"),
+        ({"monitor": {"n": 1}}, r"monitor\.n"),
         ({"reward": {"grad_steps": 0}}, "grad_steps"),
         ({"reward": {"guidance_scale": 0.5}}, "guidance_scale"),
-        ({"watch": {"stop": True}}, "validate_every"),
+        ({"monitor": {"stop": True}}, "validate_every"),
         ({"reward": {"scorer": "clip_d:0.5,nothing:0.5"}}, "no scorer named"),
         ({"reward": {"scorer": "tests.trainers.test_refl:Flat"}}, "has no gradient"),
         ({"train": {"text_encoder_lr": 1e-4}}, "text_encoder_lr"),
@@ -524,7 +524,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
 def test_scorers_of_other_families_are_accepted():
     watch = {"held_out": {"dino_i": {"against": "target"}}}
     assert (
-        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).watch.held_out
+        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).monitor.held_out
         == watch["held_out"]
     )
 
@@ -532,7 +532,7 @@ def test_scorers_of_other_families_are_accepted():
 def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loaded(tiny_judge, monkeypatch):
     """A judge's options decide if it has a gradient."""
     judge = {"vlm_judge": {"checkpoint": tiny_judge, "answer": "text"}}
-    config = build(Config, {"name": "x", "reward": {"scorer": judge}, "watch": {"held_out": "clip_d"}})
+    config = build(Config, {"name": "x", "reward": {"scorer": judge}, "monitor": {"held_out": "clip_d"}})
     loaded = []
     load = reward_of_training.load_scorer
     monkeypatch.setattr(reward_of_training, "load_scorer", lambda spec: loaded.append(spec) or load(spec))

@@ -45,7 +45,7 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
 
 def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     settings = [
-        "data.rows=70",
+        "data.limit=70",
         "train.max_steps=3",
         "train.lr_warmup_steps=1",
         "evaluate.n=14",
@@ -75,7 +75,7 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
 def test_the_comparison_in_short(tiny_editor, tmp_path):
     settings = [
         f"base={tiny_editor}",
-        "data.rows=35",
+        "data.limit=35",
         "train.max_steps=2",
         "train.lr_warmup_steps=1",
         "evaluate.n=14",
@@ -167,7 +167,7 @@ def test_an_earlier_run_is_not_written_over(tmp_path, capsys):
 
 def test_a_resumed_run_does_no_stage_twice(tmp_path, monkeypatch):
     settings = [
-        "data.rows=35",
+        "data.limit=35",
         "train.max_steps=2",
         "train.batch_size=2",
         "train.lr_warmup_steps=1",
@@ -188,7 +188,7 @@ def test_a_resumed_run_does_no_stage_twice(tmp_path, monkeypatch):
 @pytest.mark.parametrize("recipe", ["quickstart", "shapes/refl"])
 def test_what_cannot_be_trained_here_is_refused_before_any_stage(recipe, tmp_path, capsys):
     out = tmp_path / "run"
-    few = ["data.rows=8", "train.batch_size=2", "evaluate=null"]
+    few = ["data.limit=8", "train.batch_size=2", "evaluate=null"]
     assert main(["train", recipe, "train.mixed_precision=fp16", *few, "--out", str(out)]) == 2
     assert "mixed_precision: fp16 needs a GPU" in capsys.readouterr().err
     assert not out.exists()

@@ -27,7 +27,7 @@ from rewardedit.trainers.vifi_clip import (
 )
 from tests.forks import launch, run_here
 
-DATA = DataConfig("shapes", rows=24, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2))
+DATA = DataConfig("shapes", limit=24, shapes=WorldConfig(quality_mix={"right": 1.0}, edits_per_source=2))
 FAST = {
     "max_steps": 4,
     "batch_size": 8,
@@ -69,7 +69,7 @@ def test_the_reversed_edit_is_a_negative(tmp_path):
     and all edits reversed.
     """
     scorer = ViFiClip.from_pretrained("shapes/vifi-clip").eval().requires_grad_(False)
-    data = DataConfig("shapes", rows=6, shapes=WorldConfig(quality_mix={"right": 1.0}))
+    data = DataConfig("shapes", limit=6, shapes=WorldConfig(quality_mix={"right": 1.0}))
     rows = open_rows(data)
     pairs = read_pairs(rows, data, scorer, tmp_path)
     config = Config("x", data=data, negatives=("reversed",), train=TrainConfig(**FAST | {"batch_size": 6}))
@@ -97,7 +97,7 @@ def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
     assert pairs.pictures.shape == (24, 2, 3, 64, 64)
     assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
     with pytest.raises(ValueError, match=r"data\.rows: 24 there, 8 here"):
-        read_pairs(open_rows(DataConfig("shapes", rows=8)), DataConfig("shapes", rows=8), scorer, tmp_path)
+        read_pairs(open_rows(DataConfig("shapes", limit=8)), DataConfig("shapes", limit=8), scorer, tmp_path)
 
 
 def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
@@ -121,7 +121,7 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     config = Config(
         "x",
         data=DATA,
-        held_out=DataConfig("shapes", split="val", rows=12, shapes=WorldConfig(quality_mix={"right": 1.0})),
+        held_out=DataConfig("shapes", split="val", limit=12, shapes=WorldConfig(quality_mix={"right": 1.0})),
         lora_rank=rank,
         train=TrainConfig(**FAST),
     )
@@ -154,7 +154,7 @@ def test_two_processes_equal_one(tmp_path):
         "torch.set_num_threads(1)\n"
         "settings = dict(max_steps=4, lr_warmup_steps=1, lr=1e-3, mixed_precision='no', log_every=1)\n"
         "own = WorldConfig(quality_mix={'right': 1.0}, edits_per_source=2)\n"
-        "data = DataConfig('shapes', rows=24, shapes=own)\n"
+        "data = DataConfig('shapes', limit=24, shapes=own)\n"
         "settings = TrainConfig(batch_size=int(sys.argv[2]), **settings)\n"
         "train(Config('x', data, 'shapes/clip', train=settings), Path(sys.argv[1]))\n"
     )
@@ -194,7 +194,7 @@ def test_the_humanedit_recipe_runs_on_a_folder_of_its_columns(tmp_path):
     words = [
         "checkpoint=shapes/clip",
         f"data.{at}",
-        "data.hold_out=2",
+        "data.holdout_sources=2",
         "train.max_steps=1",
     ]
     assert command(["train", "humanedit-vifi-clip", *words, "train.batch_size=4", "--out", str(out)]) == 0

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from rewardedit.training.ahead import ReadAhead
+from rewardedit.training.prefetch import Prefetcher
 
 
 def test_the_next_step_is_read_while_this_one_is_computed():
@@ -17,7 +17,7 @@ def test_the_next_step_is_read_while_this_one_is_computed():
             there.set()
         return 10 * step
 
-    rows_of = ReadAhead(read_step, steps=3)
+    rows_of = Prefetcher(read_step, steps=3)
     assert rows_of(0) == 0
     assert there.wait(10), "step 1 is read though nobody asked for it yet"
     assert [rows_of(1), rows_of(2)] == [10, 20]
@@ -33,7 +33,7 @@ def test_what_reading_raises_comes_where_the_step_is_asked_for():
             raise ValueError("row 7")
         return step
 
-    rows_of = ReadAhead(read_step, steps=2)
+    rows_of = Prefetcher(read_step, steps=2)
     assert rows_of(0) == 0
     with pytest.raises(ValueError, match="row 7"):
         rows_of(1)

@@ -10,11 +10,11 @@ from diffusers import StableDiffusionInstructPix2PixPipeline
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.latents import make_cache
-from rewardedit.training.small import SmallTrainConfig, fit
 from rewardedit.training.trainable import RewardLabels, TrainConfig
 
-DATA = DataConfig("shapes", rows=8, size=32)
+DATA = DataConfig("shapes", limit=8, size=32)
 
 
 def test_a_fine_tuned_editor_has_its_averaged_weights(tiny_editor, tmp_path):

@@ -27,7 +27,7 @@ from rewardedit.training.trainable import RewardLabels, TrainConfig, make_traina
 from tests.forks import launch, run_here
 from tests.models import tiny_pipeline, tiny_unet
 
-DATA = DataConfig("shapes", rows=32, size=32)
+DATA = DataConfig("shapes", limit=32, size=32)
 FAST = {
     "max_steps": 6,
     "batch_size": 4,
@@ -90,7 +90,7 @@ def test_text_is_the_same_to_the_byte_in_training_and_inference(tiny_editor, cac
     in_training = set(encoded)
     encoded.clear()
     editor.prompt = RewardPrompt.adiee()
-    editor.encode(torch.rand(32, 3, 32, 32), cache.instructions, score=10.0)
+    editor.encode(torch.rand(32, 3, 32, 32), cache.instructions, target_score=10.0)
     assert set(encoded) == in_training
     assert len(in_training) > 1
 
@@ -166,7 +166,7 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
         TrainConfig(**FAST, ema=None, lora_rank=2), tiny_editor, cache, labels(RewardPrompt.adiee()), tmp_path
     )
     assert out.name == "lora"
-    assert json.loads((out / "editing.json").read_text())["base"] == tiny_editor
+    assert json.loads((out / "sampling.json").read_text())["base"] == tiny_editor
     pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(tiny_editor, safety_checker=None)
     pipe.load_lora_weights(out)
     editor = load_editor(str(tmp_path))
@@ -243,7 +243,7 @@ def test_what_a_lora_leaves_frozen_is_in_the_type_that_training_runs_in(
 
 def test_a_lora_of_the_small_editor_trains_in_bf16(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "cpu_knows_bf16", lambda: True)
-    data = DataConfig("shapes", rows=4, size=64)
+    data = DataConfig("shapes", limit=4, size=64)
     latents = make_cache(open_rows(data), data, load_editor("shapes/editor"), tmp_path / "latents")
     config = TrainConfig(**FAST | {"max_steps": 1}, ema=None, lora_rank=2, mixed_precision="bf16")
     finetune(config, "shapes/editor", latents, RewardLabels(None, [0] * 4), tmp_path)
@@ -264,7 +264,7 @@ def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cach
         match="1 of 1 texts are cut: the editor reads at most 32 tokens.*their labels are kept",
     ):
         worst, best = (
-            editor.encode(torch.rand(1, 3, 32, 32), [instruction], score=s).inputs["prompt_embeds"]
+            editor.encode(torch.rand(1, 3, 32, 32), [instruction], target_score=s).inputs["prompt_embeds"]
             for s in (0, 10)
         )
     assert not torch.equal(worst, best), "asked for one and for five in the same words"
@@ -294,7 +294,11 @@ def test_so_many_images_are_encoded_at_a_time(tiny_editor, tmp_path):
     sizes = []
     editor.pipe.vae.encoder.register_forward_hook(lambda module, inputs, out: sizes.append(len(out)))
     make_cache(
-        open_rows(replace(DATA, rows=10)), replace(DATA, rows=10), editor, tmp_path / "latents", batch_size=4
+        open_rows(replace(DATA, limit=10)),
+        replace(DATA, limit=10),
+        editor,
+        tmp_path / "latents",
+        batch_size=4,
     )
     assert sizes == [4, 4, 4, 4, 2, 2]
 
@@ -309,7 +313,8 @@ def test_the_learned_embedding_is_trained_saved_and_asked(tiny_editor, cache, tm
     assert editor.embedding.vectors.weight.abs().sum() > 0
     source = torch.rand(1, 3, 32, 32)
     assert not torch.equal(
-        editor(source, ["make it red"], [0], score=10), editor(source, ["make it red"], [0], score=0)
+        editor(source, ["make it red"], [0], target_score=10),
+        editor(source, ["make it red"], [0], target_score=0),
     )
 
 
@@ -395,7 +400,7 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
         "from rewardedit.training.trainable import RewardLabels, TrainConfig\n"
         "torch.set_num_threads(1)\n"
         "base, out = sys.argv[1], Path(sys.argv[2])\n"
-        "data = DataConfig('shapes', rows=32, size=32)\n"
+        "data = DataConfig('shapes', limit=32, size=32)\n"
         "cache = make_cache(open_rows(data), data, load_editor(base), out.parent / f'cache-{out.name}')\n"
         "out.mkdir(exist_ok=True)\n"
         "config = dict(max_steps=4, batch_size=4, lr_warmup_steps=1, lr=1e-3, log_every=1)\n"
@@ -415,7 +420,7 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
     assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
-    other = DataConfig("shapes", rows=32, size=32, first=280)
+    other = DataConfig("shapes", limit=32, size=32, offset=280)
     with pytest.raises(ValueError, match=r"data\.first: 0 there, 280 here"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 

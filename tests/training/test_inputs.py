@@ -13,7 +13,7 @@ from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.latents import LatentCache, make_cache
 from rewardedit.training.trainable import RewardLabels, TrainConfig
 
-DATA = DataConfig("shapes", rows=8, size=32, shapes=WorldConfig(quality_mix={"right": 1.0}))
+DATA = DataConfig("shapes", limit=8, size=32, shapes=WorldConfig(quality_mix={"right": 1.0}))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def cache(tiny_editor, tmp_path_factory) -> LatentCache:
 def test_latents_of_edits_are_scaled_and_those_of_sources_are_not(tiny_editor, cache):
     vae = load_editor(tiny_editor).pipe.vae
     rows = open_rows(DATA)
-    batch = collate([rows[i] for i in range(8)], DATA.size, DATA.policy)
+    batch = collate([rows[i] for i in range(8)], DATA.size, DATA.resize)
     with torch.no_grad():
         edited, source = (
             vae.encode(image * 2 - 1).latent_dist.mode() for image in (batch.edited, batch.source)

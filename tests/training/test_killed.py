@@ -23,7 +23,7 @@ from rewardedit.training.latents import LatentCache
 from rewardedit.training.trainable import RewardLabels
 from tests import forks
 
-DATA = ["data.rows=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2"]
+DATA = ["data.limit=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=2"]
 KILLED = """
 import os, signal, sys
 from rewardedit.cli import main
@@ -116,7 +116,7 @@ def test_shares_of_a_relabelling_make_what_one_command_makes(relabelled, tmp_pat
         ("relabel.scorer=ssim", 'relabel.scorer: "l1" there, "ssim" here'),
         ("relabel.prompt=hive", 'relabel.prompt: "adiee" there, "hive" here'),
         ("relabel.upper=[1, 2, 3, 4, 10]", "relabel.upper: null there, [1.0, 2.0, 3.0, 4.0, 10.0] here"),
-        ("data.first=4", "data.first: 0 there, 4 here"),
+        ("data.offset=4", "data.offset: 0 there, 4 here"),
         ("candidates.seed=1", "seed: 42 there, 1 here"),
     ],
 )
@@ -139,7 +139,7 @@ def config_of(**changes) -> Config:
     [
         ({"relabel": {"scorer": "ssim"}}, 'relabel.scorer: "l1" there, "ssim" here'),
         ({"relabel": {"scorer": "l1", "upper": [1, 2, 3, 4, 10]}}, "relabel.upper: null there"),
-        ({"data": {"first": 4}}, "data.first: 0 there, 4 here"),
+        ({"data": {"offset": 4}}, "data.offset: 0 there, 4 here"),
         ({"train": {"max_steps": 8, "lr": 1.0}}, "train.lr: 5e-05 there, 1.0 here"),
         ({"train": {"max_steps": 5}}, "6 steps are done, and train.max_steps asks for 5"),
     ],
@@ -156,7 +156,7 @@ def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
 
 
 def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_editor, tmp_path):
-    settings = {"base": tiny_editor, "data": {"rows": 16, "size": 32}, "relabel": {"scorer": "l1"}}
+    settings = {"base": tiny_editor, "data": {"limit": 16, "size": 32}, "relabel": {"scorer": "l1"}}
     fast = {"batch_size": 4, "lr_warmup_steps": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None}
     config = build(Config, {"name": "x", **settings, "train": {**fast, "max_steps": 2}})
     out = train(config, tmp_path / "run")
@@ -174,7 +174,7 @@ def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_edito
 
 
 def test_prompts_are_encoded_once_and_one_long_text_costs_only_itself(tiny_editor, tmp_path, monkeypatch):
-    data = DataConfig("shapes", rows=4000, size=32)
+    data = DataConfig("shapes", limit=4000, size=32)
     instructions = [f"make {i % 50} red" for i in range(3999)] + ["x" * 20_000]
     zeros = np.zeros((4000, 4, 1, 1), np.float16)
     cache = LatentCache(open_rows(data), data, instructions, instructions, tmp_path, 1.0, zeros, zeros)

@@ -11,9 +11,9 @@ from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 from rewardedit.training.checkpoints import checkpoints, read_state, write_state
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.loop import LoopConfig, TrainingStopped, TrainLoop, make_accelerator
 from rewardedit.training.optimizer import learning_rate_share
-from rewardedit.training.small import SmallTrainConfig, fit
 from rewardedit.training.stopping import Stopped
 from tests.forks import launch
 

@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from rewardedit.cli import recipe_path
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.scorers import load_scorer
-from rewardedit.training.memory import Blueprint, scored
-from rewardedit.training.meta import GIB, measure
+from rewardedit.training.memory import Blueprint, dummy_scores
+from rewardedit.training.meta import GIB, peak_memory
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -42,8 +42,8 @@ def test_bytes_by_hand():
         return layer(x).square().sum()
 
     with torch.no_grad():
-        assert measure(forward).peak == 4 * (512 + 512)
-    found = measure(forward)
+        assert peak_memory(forward).peak == 4 * (512 + 512)
+    found = peak_memory(forward)
     assert found.kept == 4 * (512 + 1), "the product, whose square's gradient needs it, and the sum"
     assert found.peak >= found.kept + 4 * 512, "the weight's gradient has as many numbers as the product"
 
@@ -55,20 +55,20 @@ def test_types_are_those_of_autocast_on_cuda():
     seen: list[torch.dtype] = []
     for layer in layers:
         layer.register_forward_hook(lambda module, inputs, out: seen.append(out.dtype))
-    measure(lambda: layers(x).sum(), torch.float16)
+    peak_memory(lambda: layers(x).sum(), torch.float16)
     assert seen == [torch.float16, torch.float32]
 
 
 def test_attention_keeps_no_matrix_of_all_pairs():
     query = torch.empty(1, 8, 4096, 40, device="meta", requires_grad=True)
-    found = measure(lambda: nn.functional.scaled_dot_product_attention(query, query, query).sum())
+    found = peak_memory(lambda: nn.functional.scaled_dot_product_attention(query, query, query).sum())
     assert found.peak < 8 * 4096 * 4096
 
 
 def test_queries_may_share_keys_and_values():
     query, shared = (torch.empty(1, heads, 64, 16, device="meta", requires_grad=True) for heads in (8, 2))
     attend = nn.functional.scaled_dot_product_attention
-    found = measure(lambda: attend(query, shared, shared, enable_gqa=True).sum())
+    found = peak_memory(lambda: attend(query, shared, shared, enable_gqa=True).sum())
     assert found.kept > 3 * 8 * 64 * 16 * 4, "queries' result, and keys and values for each of them"
     assert shared.grad is not None
     assert shared.grad.shape == shared.shape
@@ -86,7 +86,7 @@ def test_whole_numbers_keep_their_values():
         return x[there == 3].square().sum()
 
     with torch.no_grad():
-        rows = measure(forward).peak / (4 * 1024)
+        rows = peak_memory(forward).peak / (4 * 1024)
     assert 6 <= rows < 6.1
 
 
@@ -106,7 +106,7 @@ def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
 
     def peak(**gradient: bool) -> int:
         edited = torch.empty(1, 3, 256, 256, device="meta", **gradient)
-        return measure(lambda: scored(sd15, judge, edited)).peak
+        return peak_memory(lambda: dummy_scores(sd15, judge, edited)).peak
 
     layers, width = (memory.QWEN[judge.name][key] for key in ("num_hidden_layers", "hidden_size"))
     kept = peak(requires_grad=True)
@@ -122,7 +122,7 @@ def test_a_built_in_reward_is_measured(name, sd15):
 
     def peak(autocast: torch.dtype | None = None, **gradient: bool) -> int:
         edited = torch.empty(2, 3, 256, 256, device="meta", **gradient)
-        return measure(lambda: scored(sd15, scorer, edited), autocast).peak
+        return peak_memory(lambda: dummy_scores(sd15, scorer, edited), autocast).peak
 
     kept = peak(requires_grad=True)
     assert kept > 2 * 3 * 256 * 256 * 4, "the gradient of the edited images alone is as large"
@@ -135,7 +135,7 @@ def test_what_is_checkpointed_is_computed_again_and_counted():
     with torch.device("meta"):
         block = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
         x = torch.empty(1024, 64)
-    plain = measure(lambda: block(x).sum())
+    plain = peak_memory(lambda: block(x).sum())
 
     def one_segment() -> Tensor:
         return checkpoint(block, x, use_reentrant=False).sum()
@@ -145,9 +145,9 @@ def test_what_is_checkpointed_is_computed_again_and_counted():
             y = checkpoint(part, y, use_reentrant=False)
         return y.sum()
 
-    assert measure(one_segment).kept < plain.kept / 4
-    assert measure(one_segment).peak > 0.9 * plain.peak, "all of it is there again in the backward pass"
-    assert measure(many_segments).peak < 0.8 * plain.peak
+    assert peak_memory(one_segment).kept < plain.kept / 4
+    assert peak_memory(one_segment).peak > 0.9 * plain.peak, "all of it is there again in the backward pass"
+    assert peak_memory(many_segments).peak < 0.8 * plain.peak
 
 
 def test_the_vaes_own_checkpointing_saves_memory(narrow_sd15):
@@ -161,7 +161,7 @@ def test_the_vaes_own_checkpointing_saves_memory(narrow_sd15):
 
     def peak() -> int:
         latents = torch.empty(2, 4, 32, 32, device="meta", requires_grad=True)
-        return measure(lambda: InstructPix2Pix().decode(vae, latents)).peak
+        return peak_memory(lambda: InstructPix2Pix().decode(vae, latents)).peak
 
     plain = peak()
     vae.enable_gradient_checkpointing()

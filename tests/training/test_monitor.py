@@ -15,7 +15,7 @@ from rewardedit.batch import EditBatch, EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
 from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.worlds import WorldConfig
-from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts, training_data
 from rewardedit.training.monitor_page import SHOWN, save_prompts
@@ -92,7 +92,7 @@ def test_no_source_that_is_watched_is_trained_on(kind, tmp_path):
 
 
 def test_what_the_user_holds_out_is_not_trained_on_either(tmp_path):
-    data = replace(write(tmp_path / "data", "table"), hold_out=3)
+    data = replace(write(tmp_path / "data", "table"), holdout_sources=3)
     held = {content(row.source) for row in held_out_rows(data)}
     kept = training_data(data, MonitorConfig(n=2))
     assert len(held) == 3
@@ -120,12 +120,12 @@ def test_a_data_set_of_its_own_is_watched_if_it_shares_no_source(tmp_path):
     prompts, _ = fixed_prompts(data, config)
     assert len(prompts) == len({content(image) for image in prompts.source}) == 20
     overlapping = write(tmp_path / "overlapping", "table", first=SOURCES - 1)
-    with pytest.raises(ValueError, match=r"watch\.data: shares source images"):
+    with pytest.raises(ValueError, match=r"monitor\.data: shares source images"):
         training_data(data, MonitorConfig(data=overlapping))
 
 
 def test_the_shapes_world_is_watched_on_another_split():
-    data = DataConfig("shapes", rows=16, shapes=WorldConfig(seed=3))
+    data = DataConfig("shapes", limit=16, shapes=WorldConfig(seed=3))
     prompts, truth = fixed_prompts(training_data(data, CONFIG), CONFIG)
     assert truth is not None
     assert all("val" in name for name in truth.id)
@@ -134,7 +134,7 @@ def test_the_shapes_world_is_watched_on_another_split():
         (DataConfig("shapes", split="val"), CONFIG),
         (data, MonitorConfig(data=DataConfig("shapes", shapes=WorldConfig(seed=3)))),
     ):
-        with pytest.raises(ValueError, match=r"watch\.data"):
+        with pytest.raises(ValueError, match=r"monitor\.data"):
             training_data(wrong, config)
     test = DataConfig("shapes", split="test", shapes=WorldConfig(seed=3))
     assert not torch.equal(fixed_prompts(data, MonitorConfig(n=3, data=test))[0].source, prompts.source)
@@ -145,7 +145,7 @@ def test_too_few_sources_are_not_parted(tmp_path):
         json.dumps({"source": "a.png", "instruction": "x", "target": "a.png"}) + "\n"
     )
     to_pil(picture("a")).save(tmp_path / "a.png")
-    with pytest.raises(ValueError, match=r"too few .* give watch\.data"):
+    with pytest.raises(ValueError, match=r"too few .* give monitor\.data"):
         open_rows(training_data(DataConfig("table", str(tmp_path), size=8), CONFIG))
 
 
@@ -192,8 +192,8 @@ def flags_of(
     monitor = HackingMonitor(EditBatch(image, ["x"] * 20, image), None, scorers, folder, CONFIG, checks)
     left = iter(looks)
     same = {"reward": torch.zeros(20), "held out": torch.zeros(20)}
-    monkeypatch.setattr(monitor, "measure", lambda *_: {**same, "edges": next(left)})
-    return [monitor.evaluate(Editor(None, EditConfig()))["flag"] for _ in looks]
+    monkeypatch.setattr(monitor, "evaluate_prompts", lambda *_: {**same, "edges": next(left)})
+    return [monitor.evaluate(Editor(None, SamplingConfig()))["flag"] for _ in looks]
 
 
 def test_a_flag_is_corrected_for_all_checks_of_the_run(tmp_path, monkeypatch):
@@ -225,7 +225,7 @@ def test_the_page_is_written_at_every_check_with_images(tiny_editor, tmp_path):
     config = MonitorConfig(n=3, num_inference_steps=1)
     monitor = HackingMonitor(prompts, None, scorers, tmp_path, config, checks=3)
     editor = load_editor(tiny_editor)
-    page = tmp_path / "watch.html"
+    page = tmp_path / "monitor.html"
     pages = []
     for step in (0, 5, 10):
         monitor.check(editor, step)

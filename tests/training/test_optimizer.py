@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.optimizer import Muon, orthogonalised, parameter_groups
-from rewardedit.training.small import SmallTrainConfig, fit
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():

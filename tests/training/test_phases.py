@@ -10,7 +10,7 @@ import yaml
 
 from rewardedit.cli import load_recipe, main, recipe_names
 from rewardedit.cli.checks import HubCache
-from rewardedit.cli.needs import find_needs, named, source_of
+from rewardedit.cli.needs import missing_requirements, references, source_of
 from rewardedit.cli.recipes import recipe_folders, run_name
 from rewardedit.config import to_dict
 from rewardedit.models import NAMES
@@ -124,14 +124,14 @@ def test_a_phase_may_name_another_recipe(own):
         "- {recipe: shapes/refl, base: phase-1/pipeline, reward.scorer: {adiee: {checkpoint: phase-1/x}}}\n"
     )
     first, second = settings("chain.yaml").values()
-    assert (first.name, first.train.max_steps, first.data.rows) == ("quickstart", 3, 8960)
+    assert (first.name, first.train.max_steps, first.data.limit) == ("quickstart", 3, 8960)
     assert (second.name, second.base) == ("shapes-refl", "phase-1/pipeline")
     resolved = phases.resolved(second, Path("runs/chain"))
     assert resolved.base == "runs/chain/phase-1/pipeline"
     assert resolved.reward.scorer == {"adiee": {"checkpoint": "runs/chain/phase-1/x"}}
     module, config = load_recipe("chain.yaml", [])
     assert phases.taken(second) == {"phase-1"}
-    assert not find_needs(config, source_of(module, config), EMPTY, recipe_names())
+    assert not missing_requirements(config, source_of(module, config), EMPTY, recipe_names())
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_phases_that_cannot_be_are_refused(text, message, own):
 
 
 def test_one_part_is_a_recipe_too():
-    _, alone = load_recipe("shapes/adiee-data/damaged", ["data.shapes.rows=7"])
+    _, alone = load_recipe("shapes/adiee-data/damaged", ["data.shapes.limit=7"])
     whole = settings("shapes/adiee-data")["damaged"]
     assert alone.name == "shapes-adiee-data-damaged"
     changed = {key for key, value in to_dict(alone).items() if value != to_dict(whole)[key]}
@@ -193,7 +193,7 @@ def test_the_offline_world_s_order_has_each_recipe_after_those_that_it_needs():
     assert sorted(order) == sorted(path.stem for path in folder.glob("*.yaml"))
     made: set[str] = set()
     for recipe in (f"shapes/{name}" for name in order):
-        found = {thing.name for thing in named(load_recipe(recipe, [])[1])}
+        found = {thing.name for thing in references(load_recipe(recipe, [])[1])}
         models = found & NAMES.keys()
         runs = {Path(name).parts[1] for name in found if name.startswith("runs/")}
         assert models | runs <= made, f"{recipe} needs {sorted((models | runs) - made)}"

@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores
 from rewardedit.cli import load_recipe, main
-from rewardedit.encoded import Encoded
 from rewardedit.files import read_log
+from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
 from rewardedit.training.run import start
@@ -40,7 +40,7 @@ while not all((folder / f"ready-{{r}}").exists() for r in range(2)):
     time.sleep(0.05)
 PartialState(cpu=True, timeout=datetime.timedelta(seconds={TIMEOUT}))
 fresh, out, *words = sys.argv[2:]
-short = ["data.rows=4", "candidates=null", "evaluate=null", "train.batch_size=2", "train.max_steps=1"]
+short = ["data.limit=4", "candidates=null", "evaluate=null", "train.batch_size=2", "train.max_steps=1"]
 for folder, more, wanted in (
     (out, [], 2),
     (out, ["--overwrite"], 0),
@@ -57,7 +57,7 @@ class Slow(Scorer):
 
     range = (-1.0, 0.0)
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         rank = int(os.environ.get("RANK", 0))
         log = Path(os.environ["SCORED"])
         if len(batch) == 2:  # a relabelling's batch, and no evaluation's
@@ -69,7 +69,7 @@ class Slow(Scorer):
 
 
 def words_of(base: str) -> list[str]:
-    data = ["data.rows=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch_size=2"]
+    data = ["data.limit=36", "data.size=32", f"relabel.scorer={__name__}:Slow", "relabel.batch_size=2"]
     candidates = [
         f"candidates.editors=[{base}]",
         "candidates.source=false",

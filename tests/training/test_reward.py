@@ -49,7 +49,7 @@ def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_e
             ema=None,
         )
         train(
-            Config("x", DataConfig("shapes", rows=4, size=32), reward, tiny_editor, settings, look),
+            Config("x", DataConfig("shapes", limit=4, size=32), reward, tiny_editor, settings, look),
             tmp_path / name,
         )
     whole, parts = (read_log(tmp_path / name)[0]["loss"] for name in ("whole", "parts"))

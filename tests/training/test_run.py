@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from rewardedit import RewardPrompt
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig
-from rewardedit.data.digests import input_digests
+from rewardedit.data.digests import file_digests
 from rewardedit.diffusion.editors import load_editor, save_editor
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.files import write_json
@@ -221,10 +221,10 @@ def test_a_path_is_an_input_whatever_it_is_called(tmp_path, monkeypatch):
     (tmp_path / "pairs").mkdir()
     table = tmp_path / "pairs" / "rows.csv"
     table.write_text("one")
-    before = input_digests(DataConfig("table", "pairs", size=64))
+    before = file_digests(DataConfig("table", "pairs", size=64))
     assert before.keys() == {"pairs"}
     (tmp_path / "pairs" / "scores.json").write_text("beside the table")
-    assert input_digests(DataConfig("table", "pairs", size=64)) == before
+    assert file_digests(DataConfig("table", "pairs", size=64)) == before
     table.write_text("two")
-    assert input_digests(DataConfig("table", "pairs", size=64)) != before
-    assert input_digests({"scorer": "clip_d:0.7,l1:0.3", "name": "pairs"}) == {}
+    assert file_digests(DataConfig("table", "pairs", size=64)) != before
+    assert file_digests({"scorer": "clip_d:0.7,l1:0.3", "name": "pairs"}) == {}

@@ -17,11 +17,11 @@ from rewardedit.shapes import Shapes
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
 from rewardedit.training.shared_images import (
+    group_by_edit,
     images_key,
     require_clean_parts,
     require_shared_images,
-    rows_by_edit,
-    with_its_edit,
+    rows_of_same_edit,
 )
 from tests.data.layouts import write_labelled_shapes
 from tests.models import save_vlm
@@ -86,14 +86,14 @@ def test_edits_of_one_source_are_not_one_edit():
     source, first, second = (to_pil(torch.full((3, 4, 4), value)) for value in (0.0, 0.5, 1.0))
     shown = [(source, first), (source, second), (source, first), (first, first)]
     found = [EditSample(str(i), before, "edit", after) for i, (before, after) in enumerate(shown)]
-    assert rows_by_edit(found, [0, 1, 2, 3]) == [[0, 2], [1], [0, 2], [3]]
+    assert group_by_edit(found, [0, 1, 2, 3]) == [[0, 2], [1], [0, 2], [3]]
 
 
 def test_rows_of_a_step_in_turn_show_one_edit(rows, tmp_path):
     asked = config(rows, tmp_path)
     found = open_named(asked.data)
     usable = [number for number in range(len(found)) if number != 4]
-    same = rows_by_edit(found, usable)
+    same = group_by_edit(found, usable)
     assert [usable[place] for place in same[0]] == [0, 1, 2]
     assert [usable[place] for place in same[3]] == [3, 5]
     ids = {sample.id: images_key(sample) for sample in (found[number] for number in range(len(found)))}
@@ -110,11 +110,11 @@ def test_rows_of_a_step_in_turn_show_one_edit(rows, tmp_path):
 
 def test_of_an_edit_so_many_rows_are_drawn_without_repetition():
     generator = torch.Generator().manual_seed(0)
-    draws = [with_its_edit(2, [0, 1, 2, 3, 4], 3, generator) for _ in range(60)]
+    draws = [rows_of_same_edit(2, [0, 1, 2, 3, 4], 3, generator) for _ in range(60)]
     assert all(len(set(draw)) == 3 and draw[0] == 2 for draw in draws)
     assert {place for draw in draws for place in draw} == {0, 1, 2, 3, 4}
-    assert sorted(with_its_edit(2, [1, 2], 5, generator)) == [1, 1, 2, 2, 2]
-    assert with_its_edit(2, [2], 3, generator) == [2, 2, 2]
+    assert sorted(rows_of_same_edit(2, [1, 2], 5, generator)) == [1, 1, 2, 2, 2]
+    assert rows_of_same_edit(2, [2], 3, generator) == [2, 2, 2]
 
 
 def test_parts_of_a_batch_train_what_the_whole_does(rows, tmp_path):

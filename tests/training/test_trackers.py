@@ -20,9 +20,9 @@ from rewardedit.images import load_image
 from rewardedit.trainers.refl import Config, TrainConfig
 from rewardedit.trainers.refl import train as train_refl
 from rewardedit.training import previews
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.small import SmallTrainConfig, fit
 from rewardedit.training.trackers import TAKES_IMAGES, Tracker, flatten, run_name
 
 AVAILABLE = "accelerate.tracking._available_trackers"  # what accelerate found installed
@@ -68,7 +68,7 @@ def train_editor(base: str, folder: Path, tracker: Tracker) -> None:
     )
     watch = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
     reward = RewardConfig("l1", num_inference_steps=(2,), stop_before_end=(0, 0), weight=0.1)
-    train_refl(Config("x", DataConfig("shapes", rows=4, size=32), reward, base, settings, watch), folder)
+    train_refl(Config("x", DataConfig("shapes", limit=4, size=32), reward, base, settings, watch), folder)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_tensorboard_holds_metrics_settings_and_previews(tracked, tiny_editor, t
     assert settings["base"].string_value == tiny_editor
     assert settings["train.lr"].number_value == 5e-5
     assert settings["reward.num_inference_steps"].string_value == "[2]"
-    assert settings["data.rows"].number_value == 4
+    assert settings["data.limit"].number_value == 4
     assert settings["folder"].string_value == str(folder)
 
     assert metrics.Tags()["images"] == ["validation/00", "validation/01"]

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rewardedit.diffusion.schedulers import holds_for
-from rewardedit.encoded import Encoded, Shared
 from rewardedit.images import to_pil
 from rewardedit.language.texts import note_cut
+from rewardedit.prepared import Broadcast, Prepared
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class EditFamily:
         """Loads the pipeline of a folder, or of a hub name."""
         raise ValueError(f"{class_name}: cannot be loaded as an editor")
 
-    def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
+    def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Prepared:
         """Inputs for calls of the pipeline, with any number of noises and settings."""
         for tokenizer, max_length in self.readers(pipe):
             if tokenizer is not None:  # without one, a pipeline is given embeddings
                 note_cut(tokenizer, prompts, max_length, "the editor")
-        return Encoded({"prompt": prompts, "image": list(map(to_pil, source))})
+        return Prepared({"prompt": prompts, "image": list(map(to_pil, source))})
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
         """Tokenizers of a pipeline that is called with texts, and the most tokens each reads of a text."""
@@ -202,4 +202,4 @@ class MaskHook:
 def size_inputs(source: Float[Tensor, "b 3 h w"]) -> dict[str, Any]:
     """The source's size as inputs of a pipeline that does not take it from the image."""
     height, width = source.shape[-2:]
-    return {"height": Shared(height), "width": Shared(width)}
+    return {"height": Broadcast(height), "width": Broadcast(width)}

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from rewardedit import pretrained
 from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
-from rewardedit.encoded import Encoded
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut, tokenize
+from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding
 
 SD = "StableDiffusionInstructPix2PixPipeline"
@@ -58,7 +58,7 @@ class InstructPix2Pix(EditFamily):
         prompts: list[str],
         embedding: RewardEmbedding | None = None,
         label: int | None = None,
-    ) -> Encoded:
+    ) -> Prepared:
         """Inputs for calls of the pipeline; with a learned reward `embedding`,
         every prompt gets its vector for `label`.
         """
@@ -68,10 +68,10 @@ class InstructPix2Pix(EditFamily):
         dtype = embeds["prompt_embeds"].dtype
         latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
         if not _is_sdxl(pipe):
-            return Encoded({**embeds, "image": latents})
+            return Prepared({**embeds, "image": latents})
         if pipe.is_cosxl_edit:  # its pipeline scales them once more when it is called
             latents = latents / pipe.vae.config.scaling_factor
-        return Encoded({**embeds, "image": latents, **size_inputs(source)})
+        return Prepared({**embeds, "image": latents, **size_inputs(source)})
 
     def _embeds(
         self, pipe: Any, prompts: list[str], embedding: RewardEmbedding | None, label: int | None

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.diffusion.families.base import EditFamily, MaskHook, size_inputs
-from rewardedit.encoded import Encoded
+from rewardedit.prepared import Prepared
 
 T5_TOKENS = 512  # read from a prompt by FLUX-Kontext's pipeline
 
@@ -35,9 +35,9 @@ class FluxKontext(QwenImageEdit):
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
         return [(pipe.tokenizer_2, T5_TOKENS)]
 
-    def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Encoded:
+    def encode(self, pipe: Any, source: Float[Tensor, "b 3 h w"], prompts: list[str]) -> Prepared:
         # Its images are square unless a size is given; that is scaled to its area.
-        return Encoded({**super().encode(pipe, source, prompts).inputs, **size_inputs(source)})
+        return Prepared({**super().encode(pipe, source, prompts).inputs, **size_inputs(source)})
 
 
 class TwoCalls(MaskHook):

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.batch import EditBatch, Scores
-from rewardedit.encoded import Encoded
 from rewardedit.files import to_json
 from rewardedit.images import Preprocess, clamp_straight_through
 from rewardedit.instructions.load import load_parser
 from rewardedit.instructions.parsed import Parsed, ParsedEdit, Parser, Unparsed
 from rewardedit.models import CLIP, resolve_model
+from rewardedit.prepared import Prepared
 from rewardedit.regions.base import EditRegions, Instances, Locator, edit_masks
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.load import load_locator, locator_models, locator_options
@@ -28,7 +28,7 @@ from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 CALIBRATION = "bpm.json"  # next to the package's own detector
 Compat = Literal["paper", "figure4", "code"]
 COMPATS = get_args(Compat)
-UNDETECTED = ("invalid", "failed")
+MISSING_OBJECT = ("invalid", "failed")
 NOT_THERE = -1.0  # S_modify of a missing target object, in an edit that counts as failed
 PARTS = ("modify", "preserve", "size", "position")
 MEASURED_WITH = ("regions", "context", "judges")  # options that the measured values depend on
@@ -114,15 +114,16 @@ class BpmConfig:
     context: float = 1.5  # size of an object's crop relative to its box (released code)
     # An edit whose target or reference object is not found is "invalid", without a score, as the detector may
     # be at fault; or "failed", as if the edit had not been made.
-    undetected: Literal["invalid", "failed"] = "invalid"
+    missing_object: Literal["invalid", "failed"] = "invalid"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("compat", COMPATS), ("undetected", UNDETECTED)):
+        for name, allowed in (("compat", COMPATS), ("missing_object", MISSING_OBJECT)):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}: expected one of {', '.join(allowed)}; got {getattr(self, name)!r}")
-        if (self.ends.compat == "code") != (self.compat == "code"):
+        if (self.effective_calibration.compat == "code") != (self.compat == "code"):
             raise ValueError(
-                f"calibration: it was measured with compat={self.ends.compat!r}, not {self.compat!r}"
+                f"calibration: it was measured with compat={self.effective_calibration.compat!r}, not "
+                f"{self.compat!r}"
             )
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"alpha: expected a number from 0 to 1; got {self.alpha}")
@@ -130,7 +131,7 @@ class BpmConfig:
             raise ValueError(f"context: expected at least 1; got {self.context}")
 
     @property
-    def ends(self) -> Calibration:
+    def effective_calibration(self) -> Calibration:
         """The calibration in effect."""
         return self.calibration or (CODE if self.compat == "code" else PAPER)
 
@@ -197,7 +198,7 @@ class Bpm(ClipScorer):
         compat: Compat = "paper",
         alpha: float = 0.7,
         context: float | None = None,
-        undetected: Literal["invalid", "failed"] = "invalid",
+        missing_object: Literal["invalid", "failed"] = "invalid",
         judges: dict[str, float] | None = None,
         parser_options: dict[str, Any] | None = None,
     ) -> "Bpm":
@@ -224,7 +225,7 @@ class Bpm(ClipScorer):
         chosen |= {name: value for name, value in given.items() if value is not None}
         locator = load_locator(**locator_options(chosen.pop("regions")), dtype=dtype)
         judged = JudgeConfig(**chosen.pop("judges"))
-        config = BpmConfig(compat, alpha, judged, ends, undetected=undetected, **chosen)
+        config = BpmConfig(compat, alpha, judged, ends, missing_object=missing_object, **chosen)
         parse = load_parser(parser, parser_cache, parser_options)
         return cls(*load_clip(checkpoint, dtype), parse, locator, config)
 
@@ -236,11 +237,11 @@ class Bpm(ClipScorer):
         return {**options, "regions": locator_models(regions)}
 
     @torch.no_grad()
-    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Encoded:
+    def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         parsed = list(self.parser(instruction))
-        return Encoded({"parsed": parsed, "sources": self.locator.of_sources(source, parsed_edits(parsed))})
+        return Prepared({"parsed": parsed, "sources": self.locator.of_sources(source, parsed_edits(parsed))})
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         batch = replace(batch, source=batch.source.float(), edited=batch.edited.float())
         parsed: list[Parsed] = prepared.inputs["parsed"]
         regions = self.locate(batch, prepared)
@@ -261,7 +262,7 @@ class Bpm(ClipScorer):
         semantic, region, score = combine(parts, self.config)
         return Scores.make(score, {**parts, "semantic": semantic, "region": region}, reason)
 
-    def locate(self, batch: EditBatch, prepared: Encoded | None = None) -> list[EditRegions]:
+    def locate(self, batch: EditBatch, prepared: Prepared | None = None) -> list[EditRegions]:
         """Finds the regions of each edit."""
         prepared = prepared or self.prepare(batch.source, batch.instruction)
         return self.locator.of_edits(
@@ -289,7 +290,7 @@ class Bpm(ClipScorer):
             return "the instruction refers to something that it does not name"
         if self.config.compat == "code" and regions.missing is not None:
             return None  # the released code has values for missing objects
-        failed = self.config.undetected == "failed" and regions.missing in ("target", "reference")
+        failed = self.config.missing_object == "failed" and regions.missing in ("target", "reference")
         return None if failed else regions.reason
 
     def _parts(
@@ -377,7 +378,10 @@ def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor
         return modify + kept, region, modify + kept + region
     scaled = [
         clamp_straight_through((value - low) / (high - low))
-        for value, (low, high) in ((modify, config.ends.modify), (kept, config.ends.preserve))
+        for value, (low, high) in (
+            (modify, config.effective_calibration.modify),
+            (kept, config.effective_calibration.preserve),
+        )
     ]
     semantic = scaled[0] + scaled[1]
     return semantic, region, config.alpha * semantic + (1 - config.alpha) * region

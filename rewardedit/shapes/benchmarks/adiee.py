@@ -257,7 +257,7 @@ def on_val(
 def choose(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
     """`on_val` for a scorer and for BPM and ViFi-CLIP, the strongest rivals."""
     paths = editors_in(Path(runs))
-    names = {"bpm": {"undetected": "failed"}, "vifi_clip": {}}
+    names = {"bpm": {"missing_object": "failed"}, "vifi_clip": {}}
     scorers: dict[str, Scorer] = {"adiee": load_scorer("adiee", checkpoint=checkpoint)}
     scorers |= {name: load_scorer(name, **options) for name, options in names.items()}
     for scorer in scorers.values():
@@ -275,7 +275,7 @@ def main(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:
     if same_labels.is_dir():
         scorers["same_labels"] = load_same_labels(same_labels)
     scorers |= {
-        "bpm": load_scorer("bpm", undetected="failed"),
+        "bpm": load_scorer("bpm", missing_object="failed"),
         "l1": load_scorer("l1"),
         "psnr": load_scorer("psnr"),
         "shapes-vlm": Followed(load_vlm(BASE)),

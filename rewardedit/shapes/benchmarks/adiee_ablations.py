@@ -32,10 +32,10 @@ from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
-from rewardedit.encoded import Encoded
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.language.answers import text_of
 from rewardedit.language.vlm import load_vlm
+from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.scorers.adiee_text import IMAGES, QUESTIONS, turns
@@ -43,15 +43,15 @@ from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 from rewardedit.stages.stage import MADE_OF
 from rewardedit.trainers import adiee_data, adiee_scorer
 from rewardedit.trainers.adiee_scorer import Config, make_scorer, read_steps
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.labels import require_label
-from rewardedit.training.shared_images import read_once
-from rewardedit.training.small import SmallTrainConfig, fit
+from rewardedit.training.shared_images import encode_images_once
 
 N = 560  # test samples
 # Parts of the recipe shapes/adiee-data, on a third of their sources.
 ROWS = {
-    "more": ("more", ["data.shapes.rows=4000", "sequences.shapes.rows=800"]),
-    "outputs": ("edited", ["data.shapes.rows=800", "sequences.shapes.rows=200"]),
+    "more": ("more", ["data.shapes.limit=4000", "sequences.shapes.limit=800"]),
+    "outputs": ("edited", ["data.shapes.limit=800", "sequences.shapes.limit=200"]),
 }
 # Labelled outputs of editing methods, which the first phase does not have.
 OUTPUTS = "data.outputs={name: labelled, path: outputs, size: 64}"
@@ -59,7 +59,7 @@ TURNS = ["turns_all", "turns_none", "turns_some", "turns_too_many", "another_tur
 OWN = ["source", "augmented_source", "target", "another_image", "another_instruction", "another_object"]
 BY_METHOD = ["no_progress", "unlike_target", "weak_method", "partly_done"]
 # Words of the questions become tokens, which makes questions a third shorter.
-EQUAL = ["train.max_steps=600", "held_out=null", "question_words=true"]
+EQUAL = ["train.max_steps=600", "held_out=null", "add_question_tokens=true"]
 NO_TURNS = [
     f"data.more.edit_types=[{', '.join(OWN)}]",
     f"data.outputs.edit_types=[{', '.join(OWN[:-1] + BY_METHOD)}]",
@@ -81,7 +81,7 @@ class ScoreInText(AskedVlm):
 
     range = (0.0, 10.0)
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         images = torch.stack([batch.source, batch.edited], dim=1)
         found = []
         for question in range(len(QUESTIONS)):
@@ -126,7 +126,7 @@ def train_in_text(config: Config, folder: Path) -> Path:
         answers = [f" It is {label:.1f}.{end}" for label in labels[:, 0].tolist()]
         prompts = [scorer.prompt(text, question) for text, question in asked]
         texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
-        hidden, ids = read_once(scorer, texts, edits.source[::per_edit], edits.edited[::per_edit])
+        hidden, ids = encode_images_once(scorer, texts, edits.source[::per_edit], edits.edited[::per_edit])
         after = [scorer.split(text, IMAGES[config.layout])[1] for text in texts]
         wanted = tokens_of(answers, after, vlm.processor.tokenizer).to(ids.device)
         logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
@@ -214,7 +214,7 @@ def config_of(name: str, words: list[str], folder: Path) -> Config:
 def of_so_many(config: Config, rows: int) -> Config:
     """The same on at most the given number of rows: the same share of the source images of all data."""
     share = min(1.0, rows / len(open_named(config.data)))
-    return replace(config, data={name: replace(data, share=share) for name, data in config.data.items()})
+    return replace(config, data={name: replace(data, fraction=share) for name, data in config.data.items()})
 
 
 def trained(name: str, config: Config, folder: Path) -> Scorer:

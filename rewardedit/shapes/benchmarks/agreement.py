@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from rewardedit import EditBatch, devices, load_editor
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.evaluation.statistics import spearman
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
@@ -34,7 +34,7 @@ TARGET = {"against": "target"}
 GROUPS = {
     "source, edited, instruction": {
         "vifi_clip": ("vifi_clip", {}),
-        "bpm": ("bpm", {"undetected": "failed"}),
+        "bpm": ("bpm", {"missing_object": "failed"}),
         "adiee": ("adiee", {}),
         "clip_d": ("clip_d", {}),
         "clip_t": ("clip_t", {}),
@@ -50,7 +50,9 @@ GROUPS = {
 }
 
 
-def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[ShapesBatch, torch.Tensor]]:
+def edits(
+    editors: list[str], n: int, grid: Sequence[SamplingConfig]
+) -> list[tuple[ShapesBatch, torch.Tensor]]:
     """Edits of the same samples by each editor, at each of the settings (for reward-conditioned editors, with
     several labels).
     """
@@ -72,7 +74,9 @@ def edits(editors: list[str], n: int, grid: Sequence[EditConfig]) -> list[tuple[
                 part = samples[i : i + BATCH]
                 with devices.autocast(editor.pipe.device.type):
                     seeds = range(i, i + len(part))
-                    made.append(editor(part.source, part.instruction, seeds, settings=settings, score=score))
+                    made.append(
+                        editor(part.source, part.instruction, seeds, settings=settings, target_score=score)
+                    )
             out.append((samples, torch.cat(made)))
     return out
 
@@ -87,7 +91,7 @@ def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group:
     return torch.cat([scores.score for scores in found])
 
 
-def measure(editors: list[str], n: int, settings: Sequence[EditConfig]) -> dict:
+def measure(editors: list[str], n: int, settings: Sequence[SamplingConfig]) -> dict:
     """The table of all scorers."""
     made = edits(editors, n, settings)
     ratings = [ShapesOracle().rate(samples, edited) for samples, edited in made]

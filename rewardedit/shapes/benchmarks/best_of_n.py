@@ -20,7 +20,7 @@ from variants import figures_of
 
 from rewardedit import EditBatch, best_of_n, load_editor
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.models import digests
 from rewardedit.scorer_spec import read_spec
@@ -34,7 +34,7 @@ N = 8
 SCORERS: dict[str, dict[str, Any]] = {  # with their options
     "clip_d": {},
     "vifi_clip": {},
-    "bpm": {"undetected": "failed"},
+    "bpm": {"missing_object": "failed"},
     "adiee": {},
     "l1": {},
     "ssim": {},
@@ -46,7 +46,7 @@ ONE = "one sample"
 Choices = dict[str, list[float]]  # way of choosing: the oracle's ratings of the chosen edits
 
 
-def choose(editor: Editor, samples: ShapesBatch, n: int, settings: EditConfig) -> dict[str, Choices]:
+def choose(editor: Editor, samples: ShapesBatch, n: int, settings: SamplingConfig) -> dict[str, Choices]:
     """Ratings of each scorer's choices among the same n candidates, without captions and with them."""
     scorers = {name: load_scorer(name, **options) for name, options in SCORERS.items()}
     oracle = ShapesOracle()
@@ -95,7 +95,7 @@ def best(scorers: dict[str, Scorer], edits: EditBatch, names: Sequence[str]) -> 
 
 
 def compare(
-    edits: int, val_edits: int, n: int, runs: Path, grid: dict[int, EditConfig] | None = None
+    edits: int, val_edits: int, n: int, runs: Path, grid: dict[int, SamplingConfig] | None = None
 ) -> dict[str, Any]:
     """Oracle means of the first candidate, a random one, each scorer's choice and the oracle's,
     over the same candidates.

@@ -119,7 +119,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     settings = best_settings_of(list(paths))
     val = Shapes("val").batch(0, min(n, 140))
     test = Shapes("test").batch(0, n)
-    bpm = load_scorer("bpm", undetected="failed")
+    bpm = load_scorer("bpm", missing_object="failed")
     assert isinstance(bpm, Bpm)
     scorers: dict[str, Scorer] = {"bpm": bpm, **load_rivals()}
     for scorer in scorers.values():

@@ -25,7 +25,7 @@ def alpha_sweep(
     """Mean alignment over pairs of editors, by the weight of the semantic part (Table 9)."""
     table = {}
     for alpha in ALPHAS:
-        weighed = BpmConfig(alpha=alpha, calibration=config.calibration, undetected="failed")
+        weighed = BpmConfig(alpha=alpha, calibration=config.calibration, missing_object="failed")
         score = {name: combine(found, weighed)[2].numpy() for name, found in parts.items()}
         rows = np.ones(len(next(iter(ratings.values()))), dtype=bool)
         table[f"{alpha:g}"] = subset_alignment(score, ratings, rows)

@@ -21,7 +21,7 @@ from rivals import batch_of, scored
 
 from rewardedit import EditBatch, best_of_n, devices, load_editor, two_round_edit
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.diffusion.guidance import soften
 from rewardedit.evaluation.preferences import better_equal_worse
 from rewardedit.evaluation.statistics import paired_bootstrap
@@ -60,7 +60,7 @@ def mask_of(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> torch.Tenso
 
 
 def guided(
-    editor: Editor, samples: ShapesBatch, first: torch.Tensor, masks: torch.Tensor, settings: EditConfig
+    editor: Editor, samples: ShapesBatch, first: torch.Tensor, masks: torch.Tensor, settings: SamplingConfig
 ) -> torch.Tensor:
     """The second round under the masks of the first."""
     made = []
@@ -170,7 +170,7 @@ def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> 
     return table
 
 
-def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: EditConfig) -> dict[str, Any]:
+def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: SamplingConfig) -> dict[str, Any]:
     """The oracle's mean rating of each scorer's choices among the same candidates."""
     scorers = {name: bpm if name == "bpm" else load_scorer(name) for name in JUDGES}
     for scorer in scorers.values():
@@ -204,7 +204,7 @@ if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes/editor")
-    bpm = load_scorer("bpm", undetected="failed").to(devices.default_device())
+    bpm = load_scorer("bpm", missing_object="failed").to(devices.default_device())
     assert isinstance(bpm, Bpm)
     chosen, on_val = best_scales(editor, Shapes("val").batch(0, VAL_N), bpm)
     test = Shapes("test").batch(0, N)

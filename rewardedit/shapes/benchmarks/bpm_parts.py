@@ -62,7 +62,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     paths = editors_in(runs)
     test = Shapes("test").batch(0, n)
     edits = edits_of(paths, best_settings_of(list(paths)), "test", n, runs)
-    bpm = load_scorer("bpm", undetected="failed")
+    bpm = load_scorer("bpm", missing_object="failed")
     assert isinstance(bpm, Bpm)
     scorers = {"bpm": bpm, "l2": load_scorer("l2"), "clip_t": load_scorer("clip_t")}
     for scorer in scorers.values():

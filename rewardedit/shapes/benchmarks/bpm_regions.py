@@ -10,7 +10,7 @@ from rivals import BATCH, batch_of
 from rewardedit.diffusion.schedulers import set_ddim
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.instructions.grammar.grammar import parse_all
-from rewardedit.regions.base import NamedObjects
+from rewardedit.regions.base import ObjectLocator
 from rewardedit.regions.change_map import change_mask
 from rewardedit.regions.grounded_sam import GroundedSam
 from rewardedit.scorers.bpm.bpm import Bpm, parsed_edits
@@ -40,7 +40,7 @@ def mask_ious(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str,
     are not found count as 0.
     """
     true = samples.mask[:, 0] > 0
-    boxes = NamedObjects(GroundedSam(finder_of(bpm).detector, None))
+    boxes = ObjectLocator(GroundedSam(finder_of(bpm).detector, None))
     found = {
         "bpm": located(bpm.locator, samples, edited),
         "boxes": located(boxes, samples, edited),
@@ -55,7 +55,7 @@ def medians(ious: dict[str, torch.Tensor]) -> dict[str, float]:
 
 def finder_of(bpm: Bpm) -> GroundedSam:
     """The detector and segmenter of a BPM scorer."""
-    assert isinstance(bpm.locator, NamedObjects)
+    assert isinstance(bpm.locator, ObjectLocator)
     assert isinstance(bpm.locator.finder, GroundedSam)
     return bpm.locator.finder
 

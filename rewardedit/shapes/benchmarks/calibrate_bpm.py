@@ -17,7 +17,7 @@ from rewardedit.models import resolve_model
 from rewardedit.scorers.bpm.bpm import CALIBRATION, Bpm
 from rewardedit.scorers.bpm.bpm import Calibration as Ends
 from rewardedit.scoring import score_batch
-from rewardedit.shapes import QUALITIES, WORLD_VERSION, Shapes, candidates
+from rewardedit.shapes import CORRUPTION_KINDS, WORLD_VERSION, Shapes, corrupt_targets
 
 N = 560
 # Each is the best of a few values on val: less certain boxes than the detector's own threshold allows, larger
@@ -32,7 +32,7 @@ OPTIONS = {
 def measured(scorer: Bpm, n: int) -> Scores:
     """BPM's scores of n candidates, with all qualities equally frequent."""
     samples = Shapes("val", backdrops=("plain", "plain", "textured", "photo")).batch(0, n)
-    _, edited = candidates(samples, dict.fromkeys(QUALITIES, 1 / len(QUALITIES)), seed=1)
+    _, edited = corrupt_targets(samples, dict.fromkeys(CORRUPTION_KINDS, 1 / len(CORRUPTION_KINDS)), seed=1)
     return score_batch(EditBatch(samples.source, samples.instruction, edited), {"bpm": scorer})["bpm"]
 
 

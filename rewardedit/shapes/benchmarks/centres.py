@@ -9,15 +9,21 @@ from common import load_scorer, read_command_line
 
 from rewardedit import EditBatch, devices, load_editor
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.scorer_spec import ScorerSpec, full_name
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import Shapes
 
 N = 280  # edits of the val split
 PART = 40  # edits at a time
-SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
-SCORERS: tuple[ScorerSpec, ...] = ("adiee", "bpm", {"bpm": {"undetected": "failed"}}, "vifi_clip", "clip_d")
+SETTINGS = SamplingConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
+SCORERS: tuple[ScorerSpec, ...] = (
+    "adiee",
+    "bpm",
+    {"bpm": {"missing_object": "failed"}},
+    "vifi_clip",
+    "clip_d",
+)
 
 
 def main() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from rewardedit import load_editor
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.files import replaced
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.vocabulary import WORLD_VERSION
@@ -27,15 +27,15 @@ def editors_in(runs: Path) -> dict[str, str]:
     return paths
 
 
-def best_settings_of(names: list[str]) -> dict[str, EditConfig]:
+def best_settings_of(names: list[str]) -> dict[str, SamplingConfig]:
     """Best settings of each editor on val, as found by rate_editors.py."""
     asked = json.loads((RESULTS / "shapes-editors.json").read_text())["settings"]
-    return {name: EditConfig(**asked[name]) for name in names}
+    return {name: SamplingConfig(**asked[name]) for name in names}
 
 
 def edits_of(
     paths: Mapping[str, str],
-    settings: Mapping[str, EditConfig],
+    settings: Mapping[str, SamplingConfig],
     split: str,
     n: int,
     runs: Path,
@@ -52,7 +52,7 @@ def edits_of(
 
 
 def one_editors(
-    name: str, path: str, settings: EditConfig, split: str, n: int, runs: Path, seed: int
+    name: str, path: str, settings: SamplingConfig, split: str, n: int, runs: Path, seed: int
 ) -> torch.Tensor:
     editor = load_editor(path)
     made_of = json.dumps([weights(editor), vars(settings), WORLD_VERSION], sort_keys=True)

@@ -4,7 +4,7 @@ import json
 
 from common import RESULTS
 
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 
 STEPS = (1, 2, 4, 10, 20)
@@ -12,7 +12,7 @@ GUIDANCE_SCALES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.25)
 IMAGE_GUIDANCE_SCALES = (1.0, 1.2)
 
 
-def grid(*steps: int) -> list[EditConfig]:
+def grid(*steps: int) -> list[SamplingConfig]:
     """All settings with these numbers of denoising steps."""
     return EvaluateConfig(
         num_inference_steps=steps,
@@ -21,8 +21,8 @@ def grid(*steps: int) -> list[EditConfig]:
     ).grid()
 
 
-def best_by_steps() -> dict[int, EditConfig]:
+def best_by_steps() -> dict[int, SamplingConfig]:
     """The shipped editor's settings that are best on val for each number of denoising steps."""
     found = json.loads((RESULTS / "shapes-editor.json").read_text())["settings"]
     names = ("num_inference_steps", "guidance_scale", "image_guidance_scale")
-    return {int(steps): EditConfig(*(asked[name] for name in names)) for steps, asked in found.items()}
+    return {int(steps): SamplingConfig(*(asked[name] for name in names)) for steps, asked in found.items()}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rewardedit import devices, load_editor, two_round_edit
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
 
@@ -34,7 +34,7 @@ def preservation(source: Tensor, edited: Tensor, mask: Tensor) -> Tensor:
     return 1 - (square / outside.flatten(1).sum(1).clamp_min(1e-6)).sqrt()
 
 
-def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: bool) -> Tensor:
+def edit(editor: Editor, samples: ShapesBatch, settings: SamplingConfig, guided: bool) -> Tensor:
     """Plain edits, or second-round edits under the change mask of the plain ones."""
     made = []
     for start in range(0, len(samples), BATCH):
@@ -53,8 +53,8 @@ def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, guided: boo
 
 
 def choose(
-    editor: Editor, samples: ShapesBatch, settings: Sequence[EditConfig], guided: bool
-) -> tuple[EditConfig, float]:
+    editor: Editor, samples: ShapesBatch, settings: Sequence[SamplingConfig], guided: bool
+) -> tuple[SamplingConfig, float]:
     """Settings with the best mean rating, and that mean; for guided edits under a mask if `guided`."""
     rated = {
         asked: float(ShapesOracle().rate(samples, edit(editor, samples, asked, guided)).score.mean())
@@ -65,7 +65,7 @@ def choose(
     return best, rated[best]
 
 
-def quality(n: int, val_n: int, settings: Sequence[EditConfig]) -> dict[str, Any]:
+def quality(n: int, val_n: int, settings: Sequence[SamplingConfig]) -> dict[str, Any]:
     """Means of plain and guided edits, each at its best settings on val, and the intervals of guided −
     plain.
     """

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.diffusion.editors import EditConfig, Editor, load_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
 from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
@@ -36,9 +36,9 @@ from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 BASE = "shapes/editor"
-DATA = DataConfig("shapes", rows=280, first=140_000)
+DATA = DataConfig("shapes", limit=280, offset=140_000)
 # Sampling of the fixed prompts: 0.25 points below ten steps at their best on val, at 0.4 of their cost.
-SETTINGS = EditConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
+SETTINGS = SamplingConfig(num_inference_steps=4, guidance_scale=1.5, image_guidance_scale=1.2)
 N = 80  # fixed prompts of a run
 POOLS = {"calibration": (0, 280), "test": (280, 1120)}  # rows of val for a run's prompts
 # With the calibration prompts, reward-only runs serve to choose settings only; no result uses them.

@@ -14,8 +14,8 @@ from rewardedit import EditBatch
 from rewardedit.cli import quiet
 from rewardedit.evaluation.statistics import spearman, spearman_difference
 from rewardedit.scoring import score_batch
-from rewardedit.shapes import Shapes, ShapesOracle, candidates
-from rewardedit.shapes.mixed_quality import QUALITIES
+from rewardedit.shapes import Shapes, ShapesOracle, corrupt_targets
+from rewardedit.shapes.corruptions import CORRUPTION_KINDS
 
 N = 280
 PROMPTS = ("ours", "paper")
@@ -23,7 +23,7 @@ PROMPTS = ("ours", "paper")
 
 def main() -> dict[str, Any]:
     samples = Shapes("val").batch(0, N)
-    _, edited = candidates(samples, dict.fromkeys(QUALITIES, 1 / len(QUALITIES)), 0)
+    _, edited = corrupt_targets(samples, dict.fromkeys(CORRUPTION_KINDS, 1 / len(CORRUPTION_KINDS)), 0)
     ratings = ShapesOracle().rate(samples, edited).score.numpy()
     batch = EditBatch(samples.source, samples.instruction, edited)
     scorers = {prompts: load_scorer("adiee", prompts=prompts) for prompts in PROMPTS}

@@ -12,7 +12,7 @@ from grid import STEPS, grid
 
 from rewardedit import load_editor
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig, Editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, join
 from rewardedit.shapes.recover import recover, search
@@ -26,7 +26,7 @@ PAIRS = 140  # pairs of edits from two seeds
 AT_ONCE = 140  # edits at a time
 
 
-def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, seed: int = 0) -> torch.Tensor:
+def edit(editor: Editor, samples: ShapesBatch, settings: SamplingConfig, seed: int = 0) -> torch.Tensor:
     parts = [slice(i, min(i + AT_ONCE, len(samples))) for i in range(0, len(samples), AT_ONCE)]
     made = [
         editor(
@@ -40,11 +40,11 @@ def edit(editor: Editor, samples: ShapesBatch, settings: EditConfig, seed: int =
     return torch.cat(made)
 
 
-def scores(editor: Editor, samples: ShapesBatch, settings: EditConfig) -> np.ndarray:
+def scores(editor: Editor, samples: ShapesBatch, settings: SamplingConfig) -> np.ndarray:
     return ShapesOracle().rate(samples, edit(editor, samples, settings)).score.numpy()
 
 
-def best_settings(editor: Editor, steps: int) -> tuple[EditConfig, float]:
+def best_settings(editor: Editor, steps: int) -> tuple[SamplingConfig, float]:
     """Guidance scales that are best on val for a number of steps."""
     val = Shapes("val").batch(0, VAL_N)
     rated = {settings: float(scores(editor, val, settings).mean()) for settings in grid(steps)}
@@ -57,7 +57,7 @@ def by_edit_type(samples: ShapesBatch, score: np.ndarray) -> dict[str, float]:
     return {"all": float(score.mean()), **{name: float(score[types == name].mean()) for name in EDIT_TYPES}}
 
 
-def two_seeds(editor: Editor, settings: EditConfig) -> dict[str, float]:
+def two_seeds(editor: Editor, settings: SamplingConfig) -> dict[str, float]:
     """Shares of pairs of edits from two seeds, for "add" without a place: object at least one cell apart,
     both edits right, and both of these.
     """

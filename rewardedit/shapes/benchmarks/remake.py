@@ -20,7 +20,7 @@ from rewardedit.cli.recipes import run_name
 FOLDERS = (Path(__file__).parent, ROOT / "benchmarks")
 LABELS = (
     "shapes/reward-conditioned",
-    *("data.rows=28000", "train.max_steps=1600", "train.lr_warmup_steps=50", "train.ema=0.995"),
+    *("data.limit=28000", "train.max_steps=1600", "train.lr_warmup_steps=50", "train.ema=0.995"),
     "variants=[conditioned]",
 )
 VIFI_CLIP = "relabel.scorer={vifi_clip: {checkpoint: shapes/vifi-clip}}"

@@ -20,7 +20,7 @@ from variants import figures_of
 
 from rewardedit import EditBatch, Editor, load_editor, reward_guidance
 from rewardedit.cli import quiet
-from rewardedit.diffusion.editors import EditConfig
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.models import digests
 from rewardedit.scoring import score_batch
@@ -42,7 +42,7 @@ def edit(
     name: str,
     scale: float,
     samples: ShapesBatch,
-    settings: EditConfig,
+    settings: SamplingConfig,
     between: tuple[float, float] = WHOLE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ratings by the oracle and scores by the scorer of edits under its guidance."""
@@ -64,7 +64,7 @@ def edit(
     return rated.numpy(), torch.cat(scores).numpy()
 
 
-def compare(runs: Path, settings: Mapping[int, EditConfig]) -> dict[str, Any]:
+def compare(runs: Path, settings: Mapping[int, SamplingConfig]) -> dict[str, Any]:
     """Effect of guidance by each scorer.
 
     Args:
@@ -88,7 +88,7 @@ def measure(
     name: str,
     n: int,
     val_n: int,
-    settings: Mapping[int, EditConfig],
+    settings: Mapping[int, SamplingConfig],
     scales: tuple[float, ...],
 ) -> dict[str, Any]:
     """A scorer's scores and the oracle's ratings of n test edits with and without its guidance."""

@@ -27,14 +27,14 @@ STEPS = 40
 SETTINGS = (
     "variants=[refl]",
     "evaluate=null",
-    f"data={{name: shapes, rows: {ROWS}, first: 140000, shapes: {{quality_mix: {{right: 1.0}}}}}}",
+    f"data={{name: shapes, limit: {ROWS}, offset: 140000, shapes: {{quality_mix: {{right: 1.0}}}}}}",
     "reward.num_inference_steps=[6]",
     f"train.max_steps={STEPS}",
     "train.batch_size=8",
     "train.lr_warmup_steps=4",
     "train.ema=0.95",
     "train.validate_every=0",
-    "watch.n=4",
+    "monitor.n=4",
 )
 EVALUATE = EvaluateConfig(
     data=DataConfig("shapes"),
@@ -53,13 +53,13 @@ def main(folder: Path, words: list[str]) -> dict[str, Any]:
         config: refl.Config = replace(load_recipe("shapes/refl", asked)[1], name=f"scale-{scale}")
         run = folder / config.name
         results[scale] = refl.train(config, run, resume=run.is_dir())
-    scorers = load_rewards(config.reward.scorer, config.watch.held_out)
+    scorers = load_rewards(config.reward.scorer, config.monitor.held_out)
     metrics = compare(EVALUATE, config.base, results, scorers, folder)
     assert metrics is not None
     scale = json.loads((folder / config.name / "relabelled" / "scale.json").read_text())
     return {
         "n": EVALUATE.n,
-        "rows": config.data.rows,
+        "rows": config.data.limit,
         "steps": config.train.max_steps,
         "knots": scale["knots"],
         **metrics,

@@ -7,12 +7,12 @@ from common import load_scorer
 
 from rewardedit import EditBatch, devices
 from rewardedit.batch import Scores
-from rewardedit.encoded import Encoded
 from rewardedit.language.vlm import Vlm
+from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 from rewardedit.shapes import ShapesBatch
-from rewardedit.shapes.vlm_tasks import match_odds
+from rewardedit.shapes.vlm_tasks import match_logits
 
 BATCH = 140
 # Scorers that see only source, edited image and instruction, as BPM does.
@@ -43,10 +43,10 @@ class Followed(AskedVlm):
     instruction: the judgement of the model that the ADIEE scorer starts from.
     """
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         images = torch.stack([batch.source, batch.edited], dim=1)
         asked = [[text] for text in batch.instruction]
-        odds, _ = match_odds(self.vlm, images, asked)
+        odds, _ = match_logits(self.vlm, images, asked)
         return Scores.make(odds[:, 0])
 
 

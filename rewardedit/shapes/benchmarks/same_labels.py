@@ -25,16 +25,16 @@ from rewardedit.config import build, override, to_dict
 from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
-from rewardedit.encoded import Encoded
 from rewardedit.files import replaced
 from rewardedit.models import resolve_model
+from rewardedit.prepared import Prepared
 from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers.adiee_scorer import Config, read_steps
 from rewardedit.training import run
+from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.labels import require_label
 from rewardedit.training.score_token import score_loss
-from rewardedit.training.small import SmallTrainConfig, fit
 
 START = "shapes/vifi-clip"
 LR = 5e-4  # of the recipe shapes/vifi-clip
@@ -62,7 +62,7 @@ class LabelledViFiClip(ViFiClip):
         with torch.autocast(seen.device.type, enabled=False):  # in fp32, as ADIEE's head
             return self.head(seen.float())
 
-    def score(self, batch: EditBatch, prepared: Encoded) -> Scores:
+    def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         read = self.read(prepared.inputs, self.frame(batch.edited), prepared.inputs["words"])
         return Scores.make(read.softmax(1) @ read.new_tensor(GRADES))
 
@@ -113,7 +113,7 @@ def train(config: Config, folder: Path) -> Path:
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
         source, edited = (images[:: own.questions_per_edit] for images in (edits.source, edits.edited))
         read = scorer.read(scorer.frame(source), scorer.frame(edited), words)
-        return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.upper_weight)
+        return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.positive_weight)
 
     small = SmallTrainConfig(
         max_steps=own.max_steps,

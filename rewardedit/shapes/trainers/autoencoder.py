@@ -19,7 +19,7 @@ from torch import Tensor
 from rewardedit.files import write_json
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 KL_WEIGHT = 1e-4  # weight of the KL divergence in the loss
 EDGE_WEIGHT = 4.0  # extra weight of errors at edges
@@ -32,7 +32,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     channels: tuple[int, ...] = (16, 32, 64)  # channels of each level, from the image inwards
     samples: int = 18_200  # training samples, each with two images: source and target
-    first: int = 0  # index of the first training sample in the shapes world
+    offset: int = 0  # index of the first training sample in the shapes world
     backdrops: tuple[str, ...] = ("plain", "plain", "textured", "photo")  # backdrops of successive samples
     evaluate_n: int = 280  # held-out images per backdrop
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
@@ -95,8 +95,8 @@ def _pictures(config: Config) -> Tensor:
     """Images (2 × samples, 3, 64, 64) as bytes: sources, then targets."""
     world = Shapes(backdrops=config.backdrops)
     both: list[list[Tensor]] = [[], []]
-    for first in range(config.first, config.first + config.samples, 2800):
-        batch = world.batch(first, min(2800, config.first + config.samples - first))
+    for first in range(config.offset, config.offset + config.samples, 2800):
+        batch = world.batch(first, min(2800, config.offset + config.samples - first))
         for out, image in zip(both, (batch.source, batch.target), strict=True):
             out.append((image * 255).round().byte())
     return torch.cat(both[0] + both[1])

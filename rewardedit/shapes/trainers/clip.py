@@ -21,7 +21,7 @@ from rewardedit.language.texts import tokenize
 from rewardedit.reward_prompt import PRESETS
 from rewardedit.shapes import Shapes
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 DIRECTION_SCALE = 10.0  # inverse temperature of the directions
 

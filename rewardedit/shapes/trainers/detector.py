@@ -8,7 +8,7 @@ so that each image has a few positive and many negative queries.
 
 Its towers remain a CLIP, for BPM's directional similarity: crops of objects learn the names without a size
 that fit them, and crops of the background and whole images those of their background, by SigLIP's pairwise
-sigmoid loss (Zhai et al. 2023). No name fits a crop that is damaged beyond recognition (`damaged`).
+sigmoid loss (Zhai et al. 2023). No name fits a crop that is damaged beyond recognition (`damaged_share`).
 
 Half of the images pass through the editor's autoencoder, and all get random blur, colour shifts or noise, as
 edited images are not clean renderings.
@@ -41,7 +41,7 @@ from rewardedit.scorers.bpm.terms import crop
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.detection import measure_detector
 from rewardedit.shapes.detection_loss import detection_loss
-from rewardedit.shapes.image_defects import damage, spoil
+from rewardedit.shapes.image_defects import add_artifacts, damage
 from rewardedit.shapes.objects import (
     BACKGROUND_NAMES,
     NAMES,
@@ -51,7 +51,7 @@ from rewardedit.shapes.objects import (
 )
 from rewardedit.shapes.vocabulary import SIZE
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 TEXTS = [*NAMES, *BACKGROUND_NAMES]
 # indices of the texts that crops learn: those without a size, which a crop does not show
@@ -71,7 +71,7 @@ class Config:
     samples: int = 12_600  # training samples of the shapes world, each with source and target
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive samples
     crops: int = 40  # crops per step: three quarters objects, an eighth background, an eighth whole images
-    damaged: float = 0.0  # share of the objects' crops that is damaged beyond recognition
+    damaged_share: float = 0.0  # share of the objects' crops that is damaged beyond recognition
     evaluate_n: int = 560  # validation images
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
@@ -167,7 +167,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(images), (config.train.batch_size,), generator=generator)
-        pixels = spoil(images[rows].float() / 255, generator)
+        pixels = add_artifacts(images[rows].float() / 255, generator)
         of_rows = [torch.arange(int(ends[i - 1]) if i else 0, int(ends[i])) for i in rows.tolist()]
         truth = [(boxes[of].to(model.device), objects.names[of].to(model.device)) for of in of_rows]
         names = text_features(model, words)
@@ -179,7 +179,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             config.crops,
             generator,
         )
-        cut, fits = some_damaged(cut, fits, config.damaged, generator)
+        cut, fits = damage_some(cut, fits, config.damaged_share, generator)
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
         fits = fits[:, CROPPED].to(model.device)
         known = known[:, CROPPED].to(model.device)
@@ -301,9 +301,7 @@ def random_crops(
     return torch.cat(cut), torch.stack(named), torch.stack(sure)
 
 
-def some_damaged(
-    cut: Tensor, fits: Tensor, share: float, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def damage_some(cut: Tensor, fits: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Damages a share of the objects' crops; returns the crops and the TEXTS that fit: none if damaged."""
     of_objects = fits[:, : len(NAMES)].any(1)
     damaged = of_objects & (torch.rand(len(cut), generator=generator) < share)

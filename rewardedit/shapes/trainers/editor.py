@@ -39,19 +39,19 @@ from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from rewardedit import devices, pretrained
-from rewardedit.diffusion.editors import EditConfig, Editor, save_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, save_editor
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.noising import conditioning_dropout
 from rewardedit.files import write_json
 from rewardedit.models import resolve_model
-from rewardedit.shapes import MIXED, Shapes, candidates
+from rewardedit.shapes import DEFAULT_MIX, Shapes, corrupt_targets
 from rewardedit.shapes.by_edit_type import rating_by_edit_type
-from rewardedit.shapes.maps import CHANNELS, scene_maps
-from rewardedit.shapes.maps_head import MapsHead
-from rewardedit.shapes.trainers.text_encoder import TOKENS, Tails
+from rewardedit.shapes.maps import CHANNELS, object_maps
+from rewardedit.shapes.maps_head import ObjectMapHead
+from rewardedit.shapes.trainers.text_encoder import TOKENS, RandomSuffix
 from rewardedit.shapes.trainers.unet import make_unet
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 MAP_SIDE = 8  # squares a side of the maps that the head predicts: the resolution of the UNet's middle
 
@@ -63,7 +63,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     vae: str = "runs/shapes-autoencoder/vae"  # folder of the trained autoencoder
     text_encoder: str = "runs/shapes-text-encoder"  # folder of the trained text encoder and its tokenizer
-    start: str | None = None  # pipeline to train further; None: vae and text_encoder with a fresh UNet
+    init_from: str | None = None  # pipeline to train further; None: vae and text_encoder with a fresh UNet
     # number of the block of source images and of random numbers, counted from 1: phases take successive ones
     block: int = 1
     channels: tuple[int, ...] = (48, 128)  # channels of each level of the UNet
@@ -71,12 +71,12 @@ class Config:
     draws: int = 3  # edits of each source
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive sources
     # share of each quality among the edits
-    shares: dict[str, float] = field(default_factory=lambda: dict(MIXED))
+    shares: dict[str, float] = field(default_factory=lambda: dict(DEFAULT_MIX))
     conditioning_dropout: float = 0.05  # share of rows whose text is dropped
     null_text_target: Literal["edited", "source"] = "source"  # target of a row whose text is dropped
-    tail: float = 0.5  # share of prompts with random words after the instruction
+    suffix_share: float = 0.5  # share of prompts with random words after the instruction
     # sampling settings that are saved with the editor
-    ask: EditConfig = field(default_factory=lambda: EditConfig(10, 2.0, 1.2))
+    sampling: SamplingConfig = field(default_factory=lambda: SamplingConfig(10, 2.0, 1.2))
     evaluate_n: int = 560  # test edits per backdrop
     lr_share: float = 1.0  # initial learning rates as a share of train.lr and train.muon_lr
     # upper limit of a row's loss weight, which is the signal-to-noise ratio at its time step, at least 1
@@ -91,7 +91,7 @@ class Config:
 
 
 def make_pipeline(config: Config) -> Any:
-    """The pipeline with a trained autoencoder and text encoder and a fresh UNet, or `start`.
+    """The pipeline with a trained autoencoder and text encoder and a fresh UNet, or `init_from`.
 
     Raises:
         ValueError: if one of these is missing.
@@ -99,8 +99,8 @@ def make_pipeline(config: Config) -> Any:
     stock = StableDiffusionInstructPix2PixPipeline
     no_checker = {"safety_checker": None, "requires_safety_checker": False}
     try:
-        if config.start is not None:
-            return pretrained.load(stock, resolve_model(config.start), dtype=torch.float32, **no_checker)
+        if config.init_from is not None:
+            return pretrained.load(stock, resolve_model(config.init_from), dtype=torch.float32, **no_checker)
         vae = pretrained.load(AutoencoderKL, config.vae)
         text_encoder = pretrained.load(
             CLIPTextModel, f"{config.text_encoder}/text_encoder", dtype=torch.float32
@@ -109,7 +109,7 @@ def make_pipeline(config: Config) -> Any:
             CLIPTokenizer, f"{config.text_encoder}/tokenizer", model_max_length=TOKENS
         )
     except OSError as error:
-        names = config.start or f"{config.vae}, {config.text_encoder}"
+        names = config.init_from or f"{config.vae}, {config.text_encoder}"
         raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error
     scheduler = LCMScheduler(
         beta_schedule="linear",
@@ -163,16 +163,16 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     torch.manual_seed(config.train.seed)
     pipe = make_pipeline(config).to(devices.default_device())
     edits = _edits(config, pipe)
-    if config.start is None:
+    if config.init_from is None:
         # The latents are scaled to unit variance, as the noise schedule expects.
         pipe.vae.register_to_config(scaling_factor=1 / float(edits.edited.std()))
     train_unet(config, pipe, edits, folder, resume)
     out = folder / "pipeline"
-    save_editor(Editor(pipe.to(dtype=torch.float16), config.ask), out)
+    save_editor(Editor(pipe.to(dtype=torch.float16), config.sampling), out)
 
     pipe.to(dtype=torch.float32)  # the saved fp16 values, in fp32
     pipe.set_progress_bar_config(disable=True)
-    editor = Editor(pipe, config.ask)
+    editor = Editor(pipe, config.sampling)
     write_json(
         folder / "metrics.json",
         {"n": config.evaluate_n, "oracle": rating_by_edit_type(editor, config.evaluate_n)},
@@ -198,8 +198,8 @@ def train_unet(config: Config, pipe: Any, edits: Edits, folder: Path, resume: bo
         module.requires_grad_(False).eval()
     family = family_of(pipe)
     unet = pipe.unet.to(memory_format=torch.channels_last)
-    head = MapsHead(unet, 2 * CHANNELS)
-    tails = Tails(pipe.tokenizer, config.tail)
+    head = ObjectMapHead(unet, 2 * CHANNELS)
+    tails = RandomSuffix(pipe.tokenizer, config.suffix_share)
     no_words = family.tokenize(pipe, [""]).input_ids[0]
     scale = pipe.vae.config.scaling_factor
     times = pipe.scheduler.config.num_train_timesteps
@@ -244,12 +244,12 @@ def _edits(config: Config, pipe: Any) -> Edits:
         for first in range(0, config.sources, 2800):
             batch = world.batch(first_source + first, min(2800, config.sources - first))
             seed = (config.block * 100 + draw) * 1_000_003 + first
-            qualities, made = candidates(batch, config.shares, seed=seed)
+            qualities, made = corrupt_targets(batch, config.shares, seed=seed)
             if draw == 0:
                 source += [encode(pipe, part).cpu() for part in batch.source.split(140)]
             edited = torch.cat([encode(pipe, part).cpu() for part in made.split(140)])
             tokens = family_of(pipe).tokenize(pipe, batch.instruction).input_ids
-            maps = torch.cat([scene_maps(scenes, MAP_SIDE) for scenes in (batch.before, batch.after)], dim=1)
+            maps = torch.cat([object_maps(scenes, MAP_SIDE) for scenes in (batch.before, batch.after)], dim=1)
             right = torch.tensor([quality == "right" for quality in qualities])
             for out, values in zip(parts, (edited, tokens, maps.half(), right), strict=True):
                 out.append(values)

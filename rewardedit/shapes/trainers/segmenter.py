@@ -27,12 +27,12 @@ from rewardedit import devices
 from rewardedit.files import write_json
 from rewardedit.regions.segmenter import Segmenter
 from rewardedit.shapes import Shapes
-from rewardedit.shapes.image_defects import spoil
+from rewardedit.shapes.image_defects import add_artifacts
 from rewardedit.shapes.objects import scene_objects
 from rewardedit.shapes.trainers import detector as shapes_detector
 from rewardedit.shapes.vocabulary import SIZE
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 FOCAL_WEIGHT = 20.0  # weight relative to the dice loss (SAM, App. A)
 FOCAL_GAMMA = 2.0
@@ -112,7 +112,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         chosen = torch.randint(len(boxes), (config.train.batch_size,), generator=generator)
-        pixels = spoil(images[objects.row[chosen]].float() / 255, generator)
+        pixels = add_artifacts(images[objects.row[chosen]].float() / 255, generator)
         prompts = jittered(boxes[chosen], JITTER, generator)
         true = objects.masks(chosen).to(model.device)
         out = model(

@@ -28,7 +28,7 @@ from rewardedit.models import resolve_model
 from rewardedit.shapes import EDIT_TYPES, Shapes
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 TOKENS = 77  # tokens of every text, as in CLIP
 POSITIONS = (*PLACES, *RELATIONS)
@@ -46,7 +46,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     clip: str = "shapes/clip"  # CLIP model whose text encoder and tokenizer are trained further
     samples: int = 112_000  # training samples of the shapes world, each an instruction and a caption
-    tail: float = 0.5  # share of instructions with random words after them
+    suffix_share: float = 0.5  # share of instructions with random words after them
     train: SmallTrainConfig = field(default_factory=SmallTrainConfig)  # the optimizer and the loop
 
 
@@ -81,7 +81,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     text_encoder, tokenizer = make_model(config)
     reader = Reader(text_encoder, tokenizer)
     instructions, labels, captions, phrases = _texts(tokenizer, "train", config.samples)
-    tails = Tails(tokenizer, config.tail)
+    tails = RandomSuffix(tokenizer, config.suffix_share)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         b = config.train.batch_size
@@ -202,7 +202,7 @@ class Reader(nn.Module):
         return {"instructions": float(right.float().mean()), "phrases": float(named.all(0).float().mean())}
 
 
-class Tails:
+class RandomSuffix:
     """Appends a full stop and random words of the tokenizer's vocabulary to instructions."""
 
     def __init__(self, tokenizer: CLIPTokenizer, share: float) -> None:

@@ -22,11 +22,11 @@ from rewardedit.diffusion.families import family_of
 from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.text_to_image import save_text_to_image
 from rewardedit.shapes import Shapes
-from rewardedit.shapes.maps import CHANNELS, scene_maps
-from rewardedit.shapes.maps_head import MapsHead
+from rewardedit.shapes.maps import CHANNELS, object_maps
+from rewardedit.shapes.maps_head import ObjectMapHead
 from rewardedit.shapes.trainers.unet import make_unet
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 MAP_SIDE = 8  # squares a side of the maps that the head predicts
 
@@ -75,7 +75,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     images, tokens, maps = _images(config, pipe)
     scale = pipe.vae.config.scaling_factor
     unet = pipe.unet.to(memory_format=torch.channels_last)
-    head = MapsHead(unet, CHANNELS)
+    head = ObjectMapHead(unet, CHANNELS)
     noiser = noising(pipe.scheduler)
     no_words = tokens[-1]
 
@@ -114,7 +114,7 @@ def _images(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor]:
         batch = Shapes(backdrops=config.backdrops).batch(first, min(2800, config.samples - first))
         for image, scenes in ((batch.source, batch.before), (batch.target, batch.after)):
             images += [editing.encode_images(pipe, part).cpu() for part in image.split(140)]
-            maps.append(scene_maps(scenes, MAP_SIDE).half())
+            maps.append(object_maps(scenes, MAP_SIDE).half())
         captions += batch.source_caption + batch.target_caption
     return torch.cat(images), editing.tokenize(pipe, [*captions, ""]).input_ids, torch.cat(maps)
 

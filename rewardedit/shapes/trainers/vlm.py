@@ -37,23 +37,23 @@ from rewardedit.files import replaced, write_json
 from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.models import resolve_model
 from rewardedit.shapes import Shapes
-from rewardedit.shapes.image_defects import spoil
+from rewardedit.shapes.image_defects import add_artifacts
 from rewardedit.shapes.vlm_tasks import (
     QUESTIONS,
     Task,
-    answers,
-    asked,
+    answer_logits,
     instructions_of,
     likelihood,
+    make_examples,
+    match_logits,
     match_loss,
-    match_odds,
-    untouched,
-    way,
-    wrong,
+    negative_instructions,
+    replace_some_by_source,
+    sample_phrasing,
 )
 from rewardedit.shapes.vocabulary import EDIT_TYPES, SIZE
 from rewardedit.training import run
-from rewardedit.training.small import SmallTrainConfig, count, fit
+from rewardedit.training.fit import SmallTrainConfig, count, fit
 
 IMAGE = "<image>"
 CHAT = (
@@ -63,7 +63,7 @@ CHAT = (
     "{% if add_generation_prompt %} :{% endif %}"
 )
 SAME_KIND = len(EDIT_TYPES)  # a draw of the world with the same sources and kinds of edit, but other edits
-FURTHER = '0123456789?:"'  # characters of prompts and answers that CLIP's tokenizer lacks
+EXTRA_CHARACTERS = '0123456789?:"'  # characters of prompts and answers that CLIP's tokenizer lacks
 GRID = [[SIZE, SIZE], [SIZE, 2 * SIZE]]  # one image, or two side by side
 CONTEXT = 512  # tokens, of which an image has about 140
 
@@ -77,7 +77,7 @@ class Config:
     # editor whose images the model learns to read: its autoencoder reconstructs half of the images, and in
     # training all get random blur, colour shifts or noise; None: clean renderings only
     editor: str | None = None
-    start: str | None = None  # model of this trainer to train further; None: a fresh language model
+    init_from: str | None = None  # model of this trainer to train further; None: a fresh language model
     tasks: tuple[Task, ...] = (
         "caption",
         "choice",
@@ -86,12 +86,12 @@ class Config:
         "result",
     )  # tasks of successive steps
     match_size: int = 8  # pairs of images per step of the task match, each with several instructions
-    ways: bool = False  # true: the task match varies its questions and answers
+    vary_phrasing: bool = False  # true: the task match varies its questions and answers
     # share of word swaps in the task match that swap a shape, if there is one: shapes are learned last
-    shapes: float = 0.0
+    shape_swap_share: float = 0.0
     # detector of the trainer shapes_detector, trained from the same CLIP, whose vision tower replaces that of
     # the start model; None: the start model's tower stays
-    tower: str | None = None
+    vision_tower: str | None = None
     width: int = 160  # width of the language model
     layers: int = 4  # layers of the language model; layers beyond those of the start model are added on top
     samples: int = 42_000  # training samples of the shapes world, each a source, a target and an instruction
@@ -107,17 +107,17 @@ def make_vlm(config: Config) -> Vlm:
     Raises:
         ValueError: if the CLIP model, or the start model, is missing.
     """
-    vlm = fresh_vlm(config) if config.start is None else vlm_to_go_on_from(config.start, config)
+    vlm = fresh_vlm(config) if config.init_from is None else load_initial_vlm(config.init_from, config)
     vlm.model.set_attn_implementation("eager")  # its backward pass is faster than SDPA's on a CPU
     return vlm
 
 
-def vlm_to_go_on_from(start: str, config: Config) -> Vlm:
+def load_initial_vlm(start: str, config: Config) -> Vlm:
     """A saved model, with more layers and another vision tower if the recipe says so."""
     vlm = load_vlm(start)
     deepen(vlm.model, config.layers)
-    if config.tower is not None:
-        vision_of(vlm.model).load_state_dict(detector_tower(config.tower))
+    if config.vision_tower is not None:
+        vision_of(vlm.model).load_state_dict(detector_tower(config.vision_tower))
     vlm.model.train().requires_grad_(True)
     return vlm
 
@@ -168,7 +168,7 @@ def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
     )
     tokenizer.backend_tokenizer.decoder = BPEDecoder(suffix="</w>")  # CLIP's own class decodes in Python
     tokenizer.add_tokens([IMAGE], special_tokens=True)
-    tokenizer.add_tokens(list(FURTHER))  # CLIP lacks these: each would become the end-of-text token
+    tokenizer.add_tokens(list(EXTRA_CHARACTERS))  # CLIP lacks these: each would become the end-of-text token
     tokenizer.chat_template = CHAT
     return tokenizer
 
@@ -259,19 +259,19 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         size = (config.match_size if task == "match" else config.train.batch_size,)
         rows = torch.randint(len(samples["instruction"]), size, generator=generator).tolist()
         if task == "match":
-            images, followed = untouched(samples["images"][rows].float() / 255, generator)
-            instructions = instructions_of(samples, rows, generator, config.shapes)
-            how = way(generator) if config.ways else ()
-            return match_loss(*match_odds(vlm, seen(images, generator), instructions, *how), followed)
-        images, questions, texts = asked(samples, rows, task, generator)
-        logits, wanted, _ = answers(vlm, seen(images, generator), questions, texts)
+            images, followed = replace_some_by_source(samples["images"][rows].float() / 255, generator)
+            instructions = instructions_of(samples, rows, generator, config.shape_swap_share)
+            how = sample_phrasing(generator) if config.vary_phrasing else ()
+            return match_loss(*match_logits(vlm, seen(images, generator), instructions, *how), followed)
+        images, questions, texts = make_examples(samples, rows, task, generator)
+        logits, wanted, _ = answer_logits(vlm, seen(images, generator), questions, texts)
         return F.cross_entropy(logits, wanted)
 
     def seen(images: Tensor, generator: torch.Generator) -> Tensor:
         """The images, with defects as in edited images if an editor is set."""
         if config.editor is None:
             return images
-        return spoil(images.flatten(0, 1), generator).unflatten(0, images.shape[:2])
+        return add_artifacts(images.flatten(0, 1), generator).unflatten(0, images.shape[:2])
 
     fit(config.train, {"vlm": vlm.model}, loss_of, folder, resume)
     vlm.model.half()
@@ -328,18 +328,20 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
             rows = part.tolist()
             if task == "match":
                 images = samples["images"][rows].float() / 255
-                odds, _ = match_odds(vlm, images, instructions_of(samples, rows, generator))
+                odds, _ = match_logits(vlm, images, instructions_of(samples, rows, generator))
                 right.append((odds[:, 0] > odds[:, 1]).float())
                 altered.append((odds[:, :1] > odds[:, 2:4]).float().flatten())
                 continue
-            images, questions, texts = asked(samples, rows, task, generator)
+            images, questions, texts = make_examples(samples, rows, task, generator)
             if task != "choice":
-                logits, wanted, _ = answers(vlm, images, questions, texts)
+                logits, wanted, _ = answer_logits(vlm, images, questions, texts)
                 right.append((logits.argmax(1) == wanted).float())
                 continue
-            others = wrong(samples, rows, [True] * len(rows))
+            others = negative_instructions(samples, rows, [True] * len(rows))
             questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
-            own, other = (likelihood(*answers(vlm, images, questions, said)) for said in (texts, others))
+            own, other = (
+                likelihood(*answer_logits(vlm, images, questions, said)) for said in (texts, others)
+            )
             right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
     return {**found, "altered": float(torch.cat(altered).mean())}

@@ -9,15 +9,15 @@ from rewardedit.regions.boxes import pairwise_iou
 from rewardedit.shapes import Shapes
 from rewardedit.shapes.detection import is_right
 from rewardedit.shapes.detection_loss import detection_loss, generalised_iou, match
-from rewardedit.shapes.image_defects import bent, damage, spoil
+from rewardedit.shapes.image_defects import add_artifacts, bent, damage
 from rewardedit.shapes.objects import BACKGROUND_NAMES, NAMES, background_names, scene_objects
 from rewardedit.shapes.scenes import CELLS
 from rewardedit.shapes.trainers import detector as shapes_detector
 from rewardedit.shapes.trainers import segmenter as shapes_segmenter
 from rewardedit.shapes.trainers.detector import (
     CropPairs,
+    damage_some,
     random_crops,
-    some_damaged,
 )
 from rewardedit.shapes.trainers.segmenter import jittered, mask_iou, mask_loss
 from rewardedit.shapes.vocabulary import BACKGROUNDS
@@ -236,11 +236,11 @@ def test_boxes_are_shifted_by_a_share_of_their_sides():
 def test_defects_stay_within_the_image_and_differ():
     images = torch.full((64, 3, 16, 16), 0.5)
     images[:, :, 4:12, 4:12] = 0.9
-    made = spoil(images, torch.Generator().manual_seed(0))
+    made = add_artifacts(images, torch.Generator().manual_seed(0))
     assert ((made >= 0) & (made <= 1)).all()
     assert len({round(float(image.mean()), 4) for image in made}) > 50
     assert (made - images).abs().mean() < 0.08
-    again = spoil(images, torch.Generator().manual_seed(0))
+    again = add_artifacts(images, torch.Generator().manual_seed(0))
     assert torch.equal(made, again)
 
 
@@ -296,12 +296,12 @@ def test_of_the_crops_of_objects_some_are_damaged_and_fit_no_name():
     fits = torch.zeros(200, len(shapes_detector.TEXTS), dtype=torch.bool)
     fits[:100, 0] = True  # objects
     fits[100:, -1] = True  # backgrounds
-    made, found = some_damaged(cut, fits, 0.25, torch.Generator().manual_seed(0))
+    made, found = damage_some(cut, fits, 0.25, torch.Generator().manual_seed(0))
     changed = (made != cut).flatten(1).any(1)
     assert 10 <= int(changed[:100].sum()) <= 40
     assert not changed[100:].any()
     assert torch.equal(found.any(1), ~changed)
-    none, kept = some_damaged(cut, fits, 0.0, torch.Generator().manual_seed(0))
+    none, kept = damage_some(cut, fits, 0.0, torch.Generator().manual_seed(0))
     assert torch.equal(none, cut)
     assert torch.equal(kept, fits)
 

@@ -15,8 +15,8 @@ from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.files import read_log
 from rewardedit.shapes import Shapes, ShapesOracle
 from rewardedit.shapes.trainers.editor import Config, phase_config
-from rewardedit.shapes.trainers.text_encoder import Tails
-from rewardedit.training.small import SmallTrainConfig, schedule
+from rewardedit.shapes.trainers.text_encoder import RandomSuffix
+from rewardedit.training.fit import SmallTrainConfig, schedule
 from tests.forks import launch
 from tests.models import small_tokenizer
 
@@ -75,7 +75,7 @@ def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
     tokenizer = small_tokenizer(model_max_length=32)
     texts = ["remove the star", "replace the large red circle with a small orange diamond"] * 50
     tokens = tokenizer(texts, padding="max_length", return_tensors="pt").input_ids
-    tailed = Tails(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))
+    tailed = RandomSuffix(tokenizer, 0.5)(tokens, torch.Generator().manual_seed(0))
     read = tokenizer.batch_decode(tailed, skip_special_tokens=True)
     longer = [text for text, before in zip(read, texts, strict=True) if text.strip() != before]
     assert 25 < len(longer) < 75
@@ -84,7 +84,7 @@ def test_random_words_follow_an_instruction_and_leave_it_as_it_is():
         for text in longer
     )
     assert (tailed[:, -1] == tokenizer.eos_token_id).all()
-    assert torch.equal(Tails(tokenizer, 0.0)(tokens, torch.Generator().manual_seed(0)), tokens)
+    assert torch.equal(RandomSuffix(tokenizer, 0.0)(tokens, torch.Generator().manual_seed(0)), tokens)
 
 
 def test_the_shipped_editor_edits_and_never_saw_reward_text():

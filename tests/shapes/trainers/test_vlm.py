@@ -14,8 +14,8 @@ from rewardedit.language.vlm import load_vlm
 from rewardedit.models import resolve_model
 from rewardedit.shapes import Shapes, vlm_tasks
 from rewardedit.shapes.trainers import vlm as shapes_vlm
-from rewardedit.shapes.vlm_tasks import MATCHES, OPENINGS, QUESTIONS
-from rewardedit.training.small import SmallTrainConfig
+from rewardedit.shapes.vlm_tasks import ANSWER_PREFIXES, PHRASINGS, QUESTIONS
+from rewardedit.training.fit import SmallTrainConfig
 from tests.models import save_vlm
 
 pytestmark = pytest.mark.world
@@ -66,7 +66,7 @@ def test_the_small_model_is_asked_what_images_and_instructions_show():
     samples = shapes_vlm._samples(shapes_vlm.Config("vlm"), "train", 70)
     rows = list(range(70))
     generator = torch.Generator().manual_seed(0)
-    images, questions, said = vlm_tasks.asked(samples, rows, "choice", generator)
+    images, questions, said = vlm_tasks.make_examples(samples, rows, "choice", generator)
     assert torch.equal(images, samples["images"].float() / 255)
     assert said == samples["instruction"]
     offered = [re.findall('"(.*?)"', question) for question in questions]
@@ -78,12 +78,12 @@ def test_the_small_model_is_asked_what_images_and_instructions_show():
     assert all(other != own for other, own in zip(others, said, strict=True))
     assert None in samples["other_instruction"]  # of one object there are few edits
 
-    images, questions, said = vlm_tasks.asked(samples, rows, "result", generator)
+    images, questions, said = vlm_tasks.make_examples(samples, rows, "result", generator)
     assert torch.equal(images, samples["images"][:, :1].float() / 255)
     assert said == samples["target_caption"]
     assert all(text in question for text, question in zip(samples["instruction"], questions, strict=True))
 
-    images, _, said = vlm_tasks.asked(samples, rows, "caption", generator)
+    images, _, said = vlm_tasks.make_examples(samples, rows, "caption", generator)
     late = [text == own for text, own in zip(said, samples["target_caption"], strict=True)]
     shown = samples["images"].float() / 255
     for i, second in enumerate(late):
@@ -93,7 +93,7 @@ def test_the_small_model_is_asked_what_images_and_instructions_show():
 
 def test_the_small_model_goes_on_from_an_earlier_leg(model):
     before = load_vlm(model).model.state_dict()
-    vlm = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS))
+    vlm = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", init_from=model, layers=LAYERS))
     assert all(torch.equal(value, before[name]) for name, value in vlm.model.state_dict().items())
     assert all(parameter.requires_grad for parameter in vlm.model.parameters())
 
@@ -103,26 +103,28 @@ def test_layers_on_top_change_nothing_at_first(model):
     pair = torch.stack([images.source, images.target], 1)
     asked = (pair, ["what?"] * 2, images.instruction)
     before, after = (
-        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=n)) for n in (LAYERS, LAYERS + 2)
+        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", init_from=model, layers=n)) for n in (LAYERS, LAYERS + 2)
     )
     with torch.no_grad():
-        assert torch.equal(vlm_tasks.answers(before, *asked)[0], vlm_tasks.answers(after, *asked)[0])
+        assert torch.equal(
+            vlm_tasks.answer_logits(before, *asked)[0], vlm_tasks.answer_logits(after, *asked)[0]
+        )
     assert len(after.model.model.get_decoder().layers) == LAYERS + 2
     assert after.model.config.text_config.num_hidden_layers == LAYERS + 2
-    loss = vlm_tasks.answers(after, *asked)[0].square().mean()
+    loss = vlm_tasks.answer_logits(after, *asked)[0].square().mean()
     loss.backward()
     top = after.model.model.get_decoder().layers[-1].self_attn.o_proj.weight
     assert top.grad is not None
     assert top.grad.abs().sum() > 0  # but they learn
     with pytest.raises(ValueError, match=f"has {LAYERS} already; got {LAYERS - 1}"):
-        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", start=model, layers=LAYERS - 1))
+        shapes_vlm.make_vlm(shapes_vlm.Config("vlm", init_from=model, layers=LAYERS - 1))
 
 
 def test_a_detector_gives_the_model_its_tower(tmp_path):
     first = shapes_vlm.make_vlm(shapes_vlm.Config("vlm", width=32, layers=1))
     first.model.save_pretrained(tmp_path)
     first.processor.save_pretrained(tmp_path)
-    asked = shapes_vlm.Config("vlm", start=str(tmp_path), layers=1, tower="shapes/detector")
+    asked = shapes_vlm.Config("vlm", init_from=str(tmp_path), layers=1, vision_tower="shapes/detector")
     after = shapes_vlm.make_vlm(asked).model
     detector = OwlViTForObjectDetection.from_pretrained(resolve_model("shapes/detector"), dtype=torch.float32)
     pixels = Shapes("val").batch(0, 2).source
@@ -135,11 +137,12 @@ def test_a_detector_gives_the_model_its_tower(tmp_path):
     kept = first.model.state_dict()
     assert all(torch.equal(v, kept[k]) for k, v in after.state_dict().items() if "vision_tower" not in k)
     with pytest.raises(ValueError, match="train it first: shapes/detector"):
-        shapes_vlm.make_vlm(replace(asked, tower=str(tmp_path / "none")))
+        shapes_vlm.make_vlm(replace(asked, vision_tower=str(tmp_path / "none")))
 
 
 @pytest.mark.parametrize(
-    ("asked", "opening"), [(QUESTIONS["match"], ""), (MATCHES[1], OPENINGS[1]), (MATCHES[4], OPENINGS[1])]
+    ("asked", "opening"),
+    [(QUESTIONS["match"], ""), (PHRASINGS[1], ANSWER_PREFIXES[1]), (PHRASINGS[4], ANSWER_PREFIXES[1])],
 )
 def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, opening):
     vlm = load_vlm("shapes/vlm")
@@ -149,11 +152,11 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, open
     tokenizer = vlm.processor.tokenizer
     yes, no = (tokenizer(text, add_special_tokens=False).input_ids[0] for text in (" yes", " no"))
     with torch.no_grad():
-        odds, words = vlm_tasks.match_odds(vlm, images, instructions, asked, opening)
+        odds, words = vlm_tasks.match_logits(vlm, images, instructions, asked, opening)
         for i, own in enumerate(instructions):
             for j, text in enumerate(own):
                 said = f"{opening} yes".strip()
-                logits, _, _ = vlm_tasks.answers(vlm, images[i : i + 1], [asked.format(text)], [said])
+                logits, _, _ = vlm_tasks.answer_logits(vlm, images[i : i + 1], [asked.format(text)], [said])
                 place = len(tokenizer(opening, add_special_tokens=False).input_ids)
                 alone = logits[place, yes] - logits[place, no]
                 torch.testing.assert_close(odds[i, j], alone, atol=1e-3, rtol=1e-3)
@@ -175,7 +178,7 @@ def test_many_instructions_about_one_edit_are_answered_as_each_alone(asked, open
 def test_instructions_are_matched_where_the_model_is(model, standin_device):
     """The images come from the CPU."""
     vlm = load_vlm(model, device=standin_device)
-    odds, words = vlm_tasks.match_odds(vlm, torch.rand(2, 2, 3, 64, 64), [["add a star", "remove it"]] * 2)
+    odds, words = vlm_tasks.match_logits(vlm, torch.rand(2, 2, 3, 64, 64), [["add a star", "remove it"]] * 2)
     loss = vlm_tasks.match_loss(odds, words, torch.tensor([True, False]))
     assert loss.device.type == standin_device
     assert loss.isfinite()
@@ -202,7 +205,7 @@ def test_of_the_instructions_about_an_edit_the_first_was_followed():
 
 def test_untouched_rows_show_the_source_twice():
     images = torch.rand(400, 2, 3, 2, 2)
-    shown, followed = vlm_tasks.untouched(images, torch.Generator().manual_seed(0))
+    shown, followed = vlm_tasks.replace_some_by_source(images, torch.Generator().manual_seed(0))
     assert torch.equal(shown[:, 0], images[:, 0])
     assert torch.equal(shown[followed, 1], images[followed, 1])
     assert torch.equal(shown[~followed, 1], images[~followed, 0])
@@ -211,21 +214,21 @@ def test_untouched_rows_show_the_source_twice():
 
 def test_whether_an_instruction_was_followed_is_asked_in_all_ways():
     generator = torch.Generator().manual_seed(0)
-    found = {vlm_tasks.way(generator) for _ in range(300)}
-    assert found == {(asked, opening) for asked in MATCHES for opening in OPENINGS}
-    assert all(asked.count("{}") == 1 for asked in MATCHES)
+    found = {vlm_tasks.sample_phrasing(generator) for _ in range(300)}
+    assert found == {(asked, opening) for asked in PHRASINGS for opening in ANSWER_PREFIXES}
+    assert all(asked.count("{}") == 1 for asked in PHRASINGS)
 
 
 @pytest.mark.parametrize("ways", [False, True])
 def test_a_model_is_asked_in_several_ways_where_its_recipe_says_so(tmp_path, monkeypatch, ways):
     asked = []
-    original = shapes_vlm.match_odds
+    original = shapes_vlm.match_logits
 
-    def match_odds(vlm, images, instructions, *how):
+    def match_logits(vlm, images, instructions, *how):
         asked.append(how)
         return original(vlm, images, instructions, *how)
 
-    monkeypatch.setattr(shapes_vlm, "match_odds", match_odds)
+    monkeypatch.setattr(shapes_vlm, "match_logits", match_logits)
     train = SmallTrainConfig(max_steps=6, lr_warmup_steps=1, mixed_precision="no", tracker="none")
     shapes_vlm.train(
         shapes_vlm.Config(
@@ -236,7 +239,7 @@ def test_a_model_is_asked_in_several_ways_where_its_recipe_says_so(tmp_path, mon
             evaluate_n=7,
             tasks=("match",),
             match_size=2,
-            ways=ways,
+            vary_phrasing=ways,
             train=train,
         ),
         tmp_path,

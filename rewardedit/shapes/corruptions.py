@@ -21,7 +21,7 @@ from rewardedit.shapes.scenes import (
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, EDIT_TYPES, JITTER
 from rewardedit.shapes.world import ShapesBatch
 
-QUALITIES = (
+CORRUPTION_KINDS = (
     "right",
     "untouched",
     "half_done",
@@ -32,10 +32,10 @@ QUALITIES = (
     "damaged",
 )
 # Default mix for the small editor's training, as InstructPix2Pix learned from pairs that were not all good.
-MIXED = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
+DEFAULT_MIX = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
 
 
-def candidates(
+def corrupt_targets(
     samples: ShapesBatch, shares: dict[str, float], seed: int
 ) -> tuple[list[str], Float[Tensor, "b 3 64 64"]]:
     """One candidate edit for each sample, its quality drawn with the given shares.
@@ -46,8 +46,14 @@ def candidates(
     Raises:
         ValueError: if a share is negative or names no quality, or the shares do not sum to 1.
     """
-    if not set(shares) <= set(QUALITIES) or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-6:
-        raise ValueError(f"shares: expected shares of {', '.join(QUALITIES)} that sum to 1; got {shares}")
+    if (
+        not set(shares) <= set(CORRUPTION_KINDS)
+        or min(shares.values()) < 0
+        or abs(sum(shares.values()) - 1) > 1e-6
+    ):
+        raise ValueError(
+            f"shares: expected shares of {', '.join(CORRUPTION_KINDS)} that sum to 1; got {shares}"
+        )
     rng = np.random.default_rng(seed)
     chosen = rng.choice(len(shares), size=len(samples), p=list(shares.values()))
     edited = samples.target.clone()
@@ -204,7 +210,7 @@ def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
 
 MAKERS = dict(
     zip(
-        QUALITIES,
+        CORRUPTION_KINDS,
         (right, untouched, half_done, over_done, wrong_object, wrong_colour, wrong_place, damaged),
         strict=True,
     )

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from rewardedit.instructions.altered import altered
-from rewardedit.shapes.vlm_tasks import ALIKE
+from rewardedit.instructions.swap_word import swap_word
+from rewardedit.shapes.vlm_tasks import WORD_GROUPS
 from rewardedit.shapes.vocabulary import SHAPES
 
 
 def all_of(instruction: str, alike, **more) -> set[str | None]:
     choice = random.Random(0)
-    return {altered(instruction, alike, choice, **more) for _ in range(200)}
+    return {swap_word(instruction, alike, choice, **more) for _ in range(200)}
 
 
 @pytest.mark.parametrize(
@@ -32,19 +32,22 @@ def all_of(instruction: str, alike, **more) -> set[str | None]:
     ],
 )
 def test_one_word_of_an_instruction_is_altered(instruction, possible):
-    assert all_of(instruction, ALIKE) == possible
+    assert all_of(instruction, WORD_GROUPS) == possible
 
 
 def test_shapes_can_be_altered_before_all_else():
     choice = random.Random(0)
     for share, least, most in ((0.0, 0.15, 0.35), (0.6, 0.6, 0.8), (1.0, 1.0, 1.0)):
-        texts = [altered("make the small red star larger", ALIKE, choice, SHAPES, share) for _ in range(400)]
+        texts = [
+            swap_word("make the small red star larger", WORD_GROUPS, choice, SHAPES, share)
+            for _ in range(400)
+        ]
         found = sum("star" not in str(text) for text in texts) / 400
         assert least <= found <= most
 
 
 def test_an_article_fits_its_word():
-    found = {altered("draw a red thing", ALIKE, random.Random(i)) for i in range(60)}
+    found = {swap_word("draw a red thing", WORD_GROUPS, random.Random(i)) for i in range(60)}
     assert "draw an orange thing" in found
     assert "draw a blue thing" in found
     assert all_of("An orange box", [("orange", "red")]) == {"A red box"}

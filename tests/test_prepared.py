@@ -1,13 +1,13 @@
 import pytest
 import torch
 
-from rewardedit.encoded import Encoded, Shared
+from rewardedit.prepared import Broadcast, Prepared
 
 
 def test_rows_are_taken_of_tensors_lists_and_what_is_inside_and_shared_values_are_passed_on():
     prefix = object()
-    inputs = {"image": torch.tensor([[1.0], [2.0]]), "words": ["a", "b"], "prefix": Shared(prefix)}
-    found = Encoded({**inputs, "part": Encoded({"box": [(0, 1), (2, 3)]})}).take([1, 1, 0])
+    inputs = {"image": torch.tensor([[1.0], [2.0]]), "words": ["a", "b"], "prefix": Broadcast(prefix)}
+    found = Prepared({**inputs, "part": Prepared({"box": [(0, 1), (2, 3)]})}).take([1, 1, 0])
     assert found.inputs["image"].flatten().tolist() == [2, 2, 1]
     assert found.inputs["words"] == ["b", "b", "a"]
     assert found.inputs["prefix"].value is prefix
@@ -16,6 +16,6 @@ def test_rows_are_taken_of_tensors_lists_and_what_is_inside_and_shared_values_ar
 
 
 def test_the_number_of_rows_is_that_of_the_first_input_that_has_rows():
-    assert len(Encoded({"prefix": Shared("x" * 9), "nothing": Encoded({}), "words": ["a", "b"]})) == 2
+    assert len(Prepared({"prefix": Broadcast("x" * 9), "nothing": Prepared({}), "words": ["a", "b"]})) == 2
     with pytest.raises(ValueError, match="no input has rows"):
-        len(Encoded({"prefix": Shared("x" * 9)}))
+        len(Prepared({"prefix": Broadcast("x" * 9)}))

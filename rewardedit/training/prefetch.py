@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class ReadAhead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Calls `read` for the next step in a separate thread while the caller computes the current one."""
 
     def __init__(self, read: Callable[[int], T], steps: int) -> None:
@@ -28,11 +28,11 @@ class ReadAhead(Generic[T]):
         Raises:
             Exception: whatever `read` raised.
         """
-        found = self._next.result() if self._next_step == step else self.read(step)
+        value = self._next.result() if self._next_step == step else self.read(step)
         self._next_step = step + 1
         if self._next_step < self.steps:
             self._next = self._reader.submit(self.read, self._next_step)
-        return found
+        return value
 
     def close(self) -> None:
         """Waits for the step that is being read."""

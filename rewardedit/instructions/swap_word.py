@@ -5,42 +5,42 @@ import re
 from collections.abc import Collection, Sequence
 
 
-def altered(
+def swap_word(
     instruction: str,
-    alike: Sequence[Collection[str]],
+    groups: Sequence[Collection[str]],
     choice: random.Random,
-    preferred: Collection[str] = (),
-    preferred_share: float = 0.0,
+    prefer_words: Collection[str] = (),
+    prefer_share: float = 0.0,
     known: Collection[str] | None = None,
 ) -> str | None:
     """Replaces one word of the instruction by another of its group; returns None if there is none.
 
     Args:
-        alike: groups of words or phrases ("light blue"); any other member of a group asks for something
+        groups: groups of words or phrases ("light blue"); any other member of a group asks for something
             else.
-        preferred: words that are altered before all others in a share of the cases.
+        prefer_words: words that are altered before all others in a share of the cases.
         known: the words, in lower case, that a replacement may consist of; None: any.
     """
     places = []
-    for kind in alike:
+    for kind in groups:
         longest_first = sorted(kind, key=len, reverse=True)
         pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
-        for found in re.finditer(pattern, instruction, re.IGNORECASE):
-            others = [word for word in kind if word.lower() != found.group().lower() and _is_of(word, known)]
+        for match in re.finditer(pattern, instruction, re.IGNORECASE):
+            others = [word for word in kind if word.lower() != match.group().lower() and _is_of(word, known)]
             if others:
-                places.append((found, others))
+                places.append((match, others))
 
     if not places:
         return None
-    first = [place for place in places if place[0].group() in preferred]
-    found, others = choice.choice(first if first and choice.random() < preferred_share else places)
+    first = [place for place in places if place[0].group() in prefer_words]
+    match, others = choice.choice(first if first and choice.random() < prefer_share else places)
     word = choice.choice(others)
 
     # A wrong article ("an red star") would reveal that a word is altered.
     article = "an" if word[0].lower() in "aeiou" else "a"
-    before = instruction[: found.start()]
+    before = instruction[: match.start()]
     before = re.sub(r"\b(a)n? $", lambda own: f"{own[1]}{article[1:]} ", before, flags=re.IGNORECASE)
-    return before + word + instruction[found.end() :]
+    return before + word + instruction[match.end() :]
 
 
 def _is_of(word: str, known: Collection[str] | None) -> bool:

@@ -29,7 +29,7 @@ WITHOUT_OBJECT = ("remove", "background")  # edit types that draw no object
 
 
 @dataclass(frozen=True)
-class Seen:
+class Percept:
     """Contents recovered from b images."""
 
     image: Tensor  # (b, 3, 64, 64) the image with its brightness corrected
@@ -41,7 +41,7 @@ class Seen:
     asked: Objects  # objects that the instruction draws or changes
 
 
-def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.ndarray) -> Seen:
+def perceive(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.ndarray) -> Percept:
     """Recovers the contents of the images; `keep` (b, 9) is True for cells whose objects no edit touches."""
     image = edited.detach().float().cpu().clamp(0, 1)
     wanted = render_backgrounds(after)
@@ -64,17 +64,17 @@ def look(edited: Tensor, before: Scenes, after: Scenes, edits: Edits, keep: np.n
     )
 
     # Pixels that the requested object explains belong neither to its neighbours nor to a hole in its host.
-    found = asked.fit > 0.3
-    claimed = cover(asked, len(image), 1.0, found & ~torch.from_numpy(edits.inside)[asked.row])
+    is_drawn = asked.fit > 0.3
+    claimed = cover(asked, len(image), 1.0, is_drawn & ~torch.from_numpy(edits.inside)[asked.row])
     window = window * (1 - patch(claimed[:, None], row, origin)[:, 0])
     hidden = after.has_inner.copy()
-    lost = asked.row[~found].numpy()
+    lost = asked.row[~is_drawn].numpy()
     hidden[lost[edits.inside[lost]], edits.to_cell[lost[edits.inside[lost]]]] = False
     kept = better(
         recover(fill_hosts(image, after, hidden), background, row, shape, colour, origin, window),
         recover(fill_hosts(calm, after, hidden), background, row, shape, colour, origin, window),
     )
-    return Seen(image, light, grain, wanted, background, kept, asked)
+    return Percept(image, light, grain, wanted, background, kept, asked)
 
 
 def asked_objects(

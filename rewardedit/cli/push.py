@@ -1,4 +1,4 @@
-"""`rewardedit share RUN`"""
+"""`rewardedit push RUN`"""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def add_parser(commands: Any) -> None:
-    p = commands.add_parser("share", help="write a run's model card, and upload its result to the hub")
+    p = commands.add_parser("push", help="write a run's model card, and upload its result to the hub")
     p.add_argument("folder", metavar="RUN", help="a run's folder, such as runs/quickstart")
     p.add_argument("--push-to-hub", metavar="REPO", help="upload to this repository, e.g. me/my-editor")
     p.add_argument("--license", default="other", help="for the card, e.g. apache-2.0 (default: not stated)")

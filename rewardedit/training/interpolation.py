@@ -10,11 +10,11 @@ from rewardedit import devices
 from rewardedit.diffusion.editors import LORA, Editor, load_editor
 from rewardedit.training.monitor import HackingMonitor
 
-SCALES = (0.0, 0.25, 0.5, 0.75, 1.0)
+WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def sweep(
-    base: str, result: Path, monitor: HackingMonitor, scales: tuple[float, ...] = SCALES
+def evaluate_interpolations(
+    base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...] = WEIGHTS
 ) -> list[dict[str, Any]]:
     """Evaluates the fixed prompts with each share of the change, from 0 (the base) to 1 (the result)."""
     editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
@@ -22,7 +22,7 @@ def sweep(
     set_scale = (
         _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
     )
-    for scale in scales:
+    for scale in weights:
         set_scale(scale)
         out.append({"scale": scale, **monitor.evaluate(editor)})
     return out

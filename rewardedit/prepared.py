@@ -1,4 +1,4 @@
-"""`Encoded`: inputs computed once per source and instruction, reused for any number of edits."""
+"""`Prepared`: inputs computed once per source and instruction, reused for any number of edits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass
@@ -8,20 +8,20 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Shared:
+class Broadcast:
     """A value that all rows have in common, such as a language model's prefix:
-    `Encoded.take` passes it on uncopied.
+    `Prepared.take` passes it on uncopied.
     """
 
     value: Any
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Prepared:
     """Inputs of a pipeline, or values that a scorer prepared, for b rows.
 
-    `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Shared`,
-    or another `Encoded` of the rows.
+    `inputs` holds, by name: tensors (b, …), lists of b entries, values that are `Broadcast`,
+    or another `Prepared` of the rows.
     """
 
     inputs: dict[str, Any]
@@ -37,17 +37,17 @@ class Encoded:
             raise ValueError("no input has rows, so their number is unknown")
         return rows
 
-    def take(self, index: Sequence[int]) -> "Encoded":
+    def take(self, index: Sequence[int]) -> "Prepared":
         """These rows, in this order; a row may be taken more than once:
         `take([0] * n)` serves n edits of the first.
         """
-        return Encoded({name: _take(value, list(index)) for name, value in self.inputs.items()})
+        return Prepared({name: _take(value, list(index)) for name, value in self.inputs.items()})
 
 
 def _take(value: Any, index: list[int]) -> Any:
-    if isinstance(value, Shared):
+    if isinstance(value, Broadcast):
         return value
-    if isinstance(value, Encoded):
+    if isinstance(value, Prepared):
         return value.take(index)
     if isinstance(value, Tensor):
         return value[index]
@@ -67,9 +67,9 @@ def is_of_inference_mode(value: Any) -> bool:
 
 def _row_count(value: Any) -> int | None:
     """Number of rows of a value; None if it does not belong to rows."""
-    if isinstance(value, Shared):
+    if isinstance(value, Broadcast):
         return None
-    if isinstance(value, Encoded):
+    if isinstance(value, Prepared):
         for inner in value.inputs.values():
             if (count := _row_count(inner)) is not None:
                 return count

@@ -21,16 +21,17 @@ from rewardedit.synthesis.places import edited_places, moved
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
 BLUR = 0.7  # blur of the images, in 1/64 of their side: noise of single pixels is not a difference
-LEAST = 0.004  # least share of edited pixels: targets that change less count as changing this much
-LITTLE = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
+# least share of edited pixels: targets that change less count as changing this much
+MIN_CHANGED_SHARE = 0.004
+UNEDITED_BELOW = 0.1  # an edit that changes less, as a share of what the target changes, counts as none
 # Edits with only one right result. An added or moved object may lie elsewhere, and a resized one be larger
 # still: an edit that is far from the target may be right as well.
 NO_CHOICE = ("remove", "recolour", "replace", "background")
-NEAR = 0.2  # largest distance at which edits of other types get a label as well
+MAX_UNCERTAIN_DISTANCE = 0.2  # largest distance at which edits of other types get a label as well
 CLEARED = 0.3  # the least share of a moved object's old place that must look different
 
 
-def unreached(
+def distance_to_target(
     source: Float[Tensor, "b 3 h w"],
     target: Float[Tensor, "b 3 h w"],
     edited: Float[Tensor, "b 3 h w"],
@@ -48,15 +49,15 @@ def unreached(
     return _differ(edited, target) / _edited(source, target, mask)
 
 
-def untouched(
+def unedited(
     source: Float[Tensor, "b 3 h w"], target: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"]
 ) -> list[bool]:
     """True for each edit that changes almost nothing, relative to the change of the target."""
     changed = _differ(edited, source) / _edited(source, target)
-    return ((changed <= LITTLE) & (_differ(source, target) >= LEAST)).tolist()
+    return ((changed <= UNEDITED_BELOW) & (_differ(source, target) >= MIN_CHANGED_SHARE)).tolist()
 
 
-def left_behind(
+def object_not_moved(
     source: Float[Tensor, "3 h w"], target: Float[Tensor, "3 h w"], edited: Float[Tensor, "3 h w"]
 ) -> bool:
     """True if an object that the target moves is still visible in its old place."""
@@ -68,16 +69,17 @@ def left_behind(
     return float(changed[found[0]].mean()) < CLEARED
 
 
-def label_unreached(share: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
-    """Label of an edit by its distance `share` from the target; None if the edit may be right all the same.
+def label_by_distance(distance: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:
+    """Label of an edit by its distance `distance` from the target; None if the edit may be right all the
+    same.
 
     Args:
         labels: ascending shares and their labels; values in between are interpolated.
     """
     no_choice = isinstance(edit, ParsedEdit) and edit.edit_type in NO_CHOICE
-    if share > NEAR and not no_choice:
+    if distance > MAX_UNCERTAIN_DISTANCE and not no_choice:
         return None
-    return round(float(np.interp(share, *zip(*labels, strict=True))), 1)
+    return round(float(np.interp(distance, *zip(*labels, strict=True))), 1)
 
 
 def labels_by_target(
@@ -87,34 +89,37 @@ def labels_by_target(
     distance is inconclusive or the image is missing. Returns None for rows without targets.
 
     Args:
-        rules: only `unreached` and `left_behind` are used.
+        rules: only `distance_to_target` and `object_not_moved` are used.
     """
     if batch.target is None:
         return None
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
 
-    found: list[tuple[str, float | None]] = []
+    labels: list[tuple[str, float | None]] = []
     for image, source, target, share, nothing, edit in zip(
         images,
         batch.source,
         batch.target,
-        unreached(batch.source, batch.target, edited, batch.mask).tolist(),
-        untouched(batch.source, batch.target, edited),
+        distance_to_target(batch.source, batch.target, edited, batch.mask).tolist(),
+        unedited(batch.source, batch.target, edited),
         parse_all(batch.instruction),
         strict=True,
     ):
-        label = None if image is None else label_unreached(share, edit, rules.unreached)
+        label = None if image is None else label_by_distance(share, edit, rules.distance_to_target)
         if image is not None and nothing:
-            found.append((UNTOUCHED, FAILED))
+            labels.append((UNTOUCHED, FAILED))
         elif (
-            image is not None and rules.left_behind and _is_move(edit) and left_behind(source, target, image)
+            image is not None
+            and rules.object_not_moved
+            and _is_move(edit)
+            and object_not_moved(source, target, image)
         ):
-            found.append((LEFT_BEHIND, FAILED))
+            labels.append((LEFT_BEHIND, FAILED))
         else:
-            found.append((UNREACHED, label))
+            labels.append((UNREACHED, label))
 
-    return found
+    return labels
 
 
 def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float[Tensor, " b"]:
@@ -122,7 +127,7 @@ def _edited(source: Tensor, target: Tensor, mask: Tensor | None = None) -> Float
     changed = _differ(source, target)
     if mask is not None:
         changed = torch.maximum(changed, mask.flatten(1).mean(1))
-    return changed.clamp_min(LEAST)
+    return changed.clamp_min(MIN_CHANGED_SHARE)
 
 
 def _is_move(edit: Parsed) -> bool:
