@@ -40,17 +40,6 @@ def photo(tmp_path) -> str:
             "unknown setting train.max_stesp; did you mean train.max_steps?",
         ),
         (
-            ["train", "quickstart", "train.accumulate=2"],
-            "train.accumulate: renamed; use train.micro_batch_size",
-        ),
-        (["train", "quickstart", "train.steps=2"], "train.steps: renamed; use train.max_steps"),
-        (["train", "quickstart", "arms=[conditioned]"], "arms: renamed; use variants"),
-        (["train", "shapes/refl", "reward.most=2"], "reward.most: renamed; use reward.hinge"),
-        (
-            ["relabel", "relabel.options.checkpoint=x", "--out", "out"],
-            "relabel.options: renamed; use relabel.scorer, e.g.",
-        ),
-        (
             ["relabel", "relabel.scorer={l1: 3}", "--out", "out"],
             "relabel.scorer l1: expected its weight and options",
         ),

@@ -42,9 +42,7 @@ def main(path: str) -> None:
     order = sorted(range(CANDIDATES), key=scores.__getitem__, reverse=True)
     below = captioned(
         [(f"{scores[i]:.1f}", panel(result.images[i], SMALL)) for i in order],
-        [
-            "All candidates with their scores, from 0 to 10: drawn shapes, by the small models that ship with it."
-        ],
+        ["All candidates with their scores, from 0 to 10: drawn shapes, by the packaged small models."],
     )
     page = Image.new("RGB", (max(top.width, below.width), top.height + below.height), top.getpixel((0, 0)))
     page.paste(top, (0, 0))
