@@ -18,6 +18,7 @@ EDITOR = "vinesmsuic/magicbrush-jul7"
 # The small models that come with the package know a generated world; their names begin with its name.
 WORLDS = {"shapes": "rewardedit.shapes.plug"}  # module of each world, which has it as WORLD
 SMALL = "shapes/"
+EXACT = "oracle"  # name of a generated world's exact rating in results; it is never a scorer
 SIDE = 64  # pixels a side of the images that they know
 FOLDER = Path(__file__).parent / "shapes" / "assets"
 NAMES = {

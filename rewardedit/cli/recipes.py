@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli import phases
+from rewardedit.models import FOLDER, SMALL
 
 CONFIG = "config.yaml"  # in a run's folder
 # Module of each method that a recipe's `trainer:` names.
@@ -29,7 +30,6 @@ TRAINERS = {
     "shapes_vlm": "rewardedit.shapes.trainers.vlm",
     "vifi_clip": "rewardedit.trainers.vifi_clip",
 }
-SHAPES = "shapes/"  # before the names of the offline world's recipes
 # Titles of groups of trainers for photographs, in the order in which they are listed.
 GROUPS = {
     "edit photographs better": ("reward_conditioned", "refl", None),  # None: phases of several
@@ -40,14 +40,14 @@ OTHERS = "others"
 INDENT = 43  # columns before a description
 FIRST = "quickstart"
 START = "start here (no download)"
-WORLD = "the offline world (small models on rendered shapes, no download)"
+WORLD = "try things out on drawn shapes (small models, no download)"
 WIDTH = 100  # columns of a screen
 WORLD_FORM: Any = {"initial_indent": "  ", "subsequent_indent": "  ", "break_on_hyphens": False}
 
 
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("recipes", help="list the recipes")
-    p.add_argument("--all", action="store_true", help="describe those of the offline world, too")
+    p.add_argument("--all", action="store_true", help="describe those on drawn shapes, too")
     p.set_defaults(run=run, parser=p, words=None)
 
 
@@ -69,12 +69,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def recipe_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Recipes under titles: the first one, those for photographs by purpose, then the offline world's."""
+    """Recipes under titles: the first one, those for photographs by purpose, then those on drawn shapes."""
     groups: dict[str, list[str]] = {title: [] for title in (START, *GROUPS, OTHERS, WORLD)}
     for name in names:
         if name == FIRST:
             title = START
-        elif name.startswith(SHAPES):
+        elif name.startswith(SMALL):
             title = WORLD
         else:
             trainer = configs.load_yaml(recipe_path(name)).get("trainer")
@@ -92,10 +92,10 @@ def _described(name: str) -> list[str]:
 
 
 def recipe_folders() -> list[Path]:
-    """Folders of the packaged recipes: for photographs, and of the offline world."""
+    """Folders of the packaged recipes: for photographs, and on drawn shapes."""
     from rewardedit import recipes
 
-    return [Path(next(iter(recipes.__path__))), Path(__file__).parents[1] / "shapes" / "recipes"]
+    return [Path(next(iter(recipes.__path__))), FOLDER.parent / "recipes"]
 
 
 def recipe_path(name: str) -> Path:
@@ -106,24 +106,24 @@ def recipe_path(name: str) -> Path:
     """
     if name in recipe_names():
         photographs, shapes = recipe_folders()
-        folder = shapes if name.startswith(SHAPES) else photographs
-        return folder / f"{name.removeprefix(SHAPES)}.yaml"
+        folder = shapes if name.startswith(SMALL) else photographs
+        return folder / f"{name.removeprefix(SMALL)}.yaml"
     near = difflib.get_close_matches(name, recipe_names(), 1)
     remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
-    if Path(name).is_dir() or ("/" in name and not name.startswith(SHAPES)):
+    if Path(name).is_dir() or ("/" in name and not name.startswith(SMALL)):
         remedy = "expected a recipe, or the folder of a run that has begun"
     raise ValueError(f"no recipe {name!r}; {remedy}")
 
 
 def recipe_names() -> list[str]:
-    """The packaged recipes: for photographs, then the offline world's in the order of `make world`."""
+    """The packaged recipes: for photographs, then those on drawn shapes in the order of `make world`."""
     photographs, shapes = recipe_folders()
     made = (shapes / "order.txt").read_text().split()
-    return [*sorted(path.stem for path in photographs.glob("*.yaml")), *(f"{SHAPES}{name}" for name in made)]
+    return [*sorted(path.stem for path in photographs.glob("*.yaml")), *(f"{SMALL}{name}" for name in made)]
 
 
 def run_name(recipe: str) -> str:
-    """Name of a recipe's run, e.g. shapes-refl for shapes/refl."""
+    """Name of a recipe's run, with a dash in place of the slash."""
     return recipe.replace("/", "-")
 
 

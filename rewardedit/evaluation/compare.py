@@ -21,6 +21,7 @@ from rewardedit.evaluation.hacking import hacking_signs
 from rewardedit.evaluation.held_out import HeldOut, held_out
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import remove, write_json
+from rewardedit.models import EXACT
 from rewardedit.processes import on_main_process, processes
 from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.reports.plain_names import scorer_name
@@ -33,7 +34,6 @@ from rewardedit.untrusted import read_json_file
 
 WORST = 0.0
 BEST = 10.0
-EXACT = "oracle"
 
 
 @dataclass(frozen=True)

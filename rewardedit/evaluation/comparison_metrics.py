@@ -10,6 +10,7 @@ from rewardedit.data.worlds import Rating
 from rewardedit.evaluation.hacking import hacking_flag
 from rewardedit.evaluation.held_out import HeldOut
 from rewardedit.evaluation.statistics import paired_bootstrap
+from rewardedit.models import EXACT
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import score_batch
 
@@ -35,14 +36,14 @@ def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any
     """The exact ratings of a world, and those of copying the source and of the true target."""
     rows = {"source": test.source, "target": test.batch.target}
     return {
-        "oracle": _oracle(ratings, test, main),
+        EXACT: _exact(ratings, test, main),
         "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
         "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
         "trivial": {name: float(test.rate(images).score.mean()) for name, images in rows.items()},
     }
 
 
-def _oracle(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
+def _exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
     out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
     out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
     for name in ratings:

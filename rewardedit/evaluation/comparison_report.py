@@ -3,11 +3,12 @@
 from typing import Any
 
 from rewardedit.evaluation.comparison_metrics import VERSUS
+from rewardedit.models import EXACT
 
 
 def table(metrics: dict[str, Any], main: str) -> str:
     """The comparison as text: by the exact rating of a world, or by every scorer."""
-    return _exact_table(metrics, main) if "oracle" in metrics else _scorer_table(metrics, main)
+    return _exact_table(metrics, main) if EXACT in metrics else _scorer_table(metrics, main)
 
 
 def _scorer_table(metrics: dict[str, Any], main: str) -> str:
@@ -32,16 +33,16 @@ def _scorer_table(metrics: dict[str, Any], main: str) -> str:
 
 
 def _exact_table(metrics: dict[str, Any], main: str) -> str:
-    oracle = metrics["oracle"]
+    exact = metrics[EXACT]
     lines = [
-        f"oracle mean (0–10) on {oracle['n']} held-out edits; difference of {main} − variant, 95 % interval"
+        f"{EXACT} mean (0–10) on {exact['n']} held-out edits; difference of {main} − variant, 95 % interval"
     ]
     for name in metrics["kinds"]:
-        interval = oracle.get(VERSUS.get(name, f"ci95_vs_{name}"))
+        interval = exact.get(VERSUS.get(name, f"ci95_vs_{name}"))
         versus = ""
         if interval is not None:
-            versus = f"  {oracle[main] - oracle[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
-        lines.append(f"  {name:<24}{oracle[name]:6.2f}{versus}")
+            versus = f"  {exact[main] - exact[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+        lines.append(f"  {name:<24}{exact[name]:6.2f}{versus}")
     # A share of nothing says nothing.
-    gain = f"{100 * oracle['relative_gain']:+.1f} %" if oracle["base"] >= 0.05 else "–"
+    gain = f"{100 * exact['relative_gain']:+.1f} %" if exact["base"] >= 0.05 else "–"
     return "\n".join([*lines, f"  gain over the base: {gain}"])

@@ -12,7 +12,7 @@ import yaml
 
 from rewardedit import config as configs
 from rewardedit.files import replaced
-from rewardedit.models import HUB_NAME, is_hub_name
+from rewardedit.models import HUB_NAME, WORLDS, is_hub_name
 from rewardedit.reports.card_examples import Usage, examples
 from rewardedit.reports.card_samples import copy_samples, remove_samples
 from rewardedit.reports.published import published, without_local
@@ -113,7 +113,7 @@ def card(
         _origin(trainer, base, license),
         _samples(samples),
         "\n\n".join(["## Use", *(f"With {title}:\n\n{fenced(text, 'python')}" for title, text in blocks)]),
-        f"## Data\n\n{_listed(data_of(settings)) or 'Its own: the offline world of shapes.'}",
+        f"## Data\n\n{_listed(data_of(settings)) or 'Its own: a generated world of drawn shapes.'}",
         _section("Scorer", _listed(scorers_of(settings))),
         _section("Result", _result(metrics)),
         _section("Figures", _figures(metrics)),
@@ -192,7 +192,7 @@ def _figures(metrics: dict[str, Any]) -> str:
 
 
 def is_public(settings: dict[str, Any]) -> bool:
-    """True if all data of a run are data sets of the hub or of the offline world."""
+    """True if all data of a run are data sets of the hub or of a generated world."""
     return all(is_hub_name(path) for path in data_of(settings) + data_of(settings.get("evaluate") or {}))
 
 
@@ -206,7 +206,7 @@ def data_of(settings: dict[str, Any]) -> list[str]:
     data = settings.get("data") or {}
     groups = [data] if "name" in data or "path" in data else list(data.values())
     named = [group for group in groups if isinstance(group, dict)]
-    return [str(group["path"]) for group in named if group.get("path") and group.get("name") != "shapes"]
+    return [str(group["path"]) for group in named if group.get("path") and group.get("name") not in WORLDS]
 
 
 def scorers_of(settings: dict[str, Any]) -> list[str]:

@@ -4,6 +4,7 @@ is better.
 
 from dataclasses import dataclass
 
+from rewardedit.models import EXACT
 from rewardedit.scorers import Scorer
 
 BETTER = "Higher is better."
@@ -34,7 +35,7 @@ SCORERS = {
     "bpm": PlainName("BPM", "The named objects change as asked and the rest stays."),
     "adiee": PlainName("ADIEE", "Success of the edit by a trained vision-language scorer, 0 to 10."),
     "vlm_judge": PlainName("Vision-language judge", "Grade by a vision-language model."),
-    "oracle": PlainName("Exact rating", "Success of the edit, 0 to 10, from the known truth."),
+    EXACT: PlainName("Exact rating", "Success of the edit, 0 to 10, from the known truth."),
 }
 SIGNS = {
     "copied": PlainName("Copies of the source", f"Share of edits that return the source. {WORSE}", -1),

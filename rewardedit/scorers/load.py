@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from rewardedit.batch import EditBatch
-from rewardedit.models import fingerprints
+from rewardedit.models import EXACT, fingerprints
 from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
 from rewardedit.scorers.own import find_own
@@ -39,8 +39,6 @@ OWN_MODELS = {
 
 MODEL_OPTIONS = ("base", "checkpoint", "detector", "parser", "segmenter")  # those that name a model
 WITHOUT_MODEL = ("grammar", "http://", "https://")  # values of them that load none
-
-ORACLES = ("oracle", "shapes_oracle", "ShapesOracle")  # names that users might try
 
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
@@ -143,8 +141,8 @@ def find_scorer(name: str) -> type[Scorer]:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
     path = {**BUILT_IN, **COMBINED, **OWN_MODELS}.get(name, name)
-    if name in ORACLES or path.startswith("rewardedit.shapes"):
-        raise ValueError(f"{name}: the oracle knows the truth; it evaluates and is not a scorer")
+    if EXACT in name.lower() or path.startswith("rewardedit.shapes"):
+        raise ValueError(f"{name}: the exact rating knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(
             f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *COMBINED, *OWN_MODELS])}, "

@@ -26,6 +26,7 @@ from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json
+from rewardedit.models import EXACT
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer
@@ -192,7 +193,7 @@ class HackingMonitor:
         return self.stopped
 
     def evaluate(self, editor: Editor, step: int | None = None) -> dict[str, Any]:
-        """Means over the prompts of rewards, oracle and signs of hacking, and `flag` (see `hacking_flag`);
+        """Means over the prompts of rewards and signs of hacking, and `flag` (see `hacking_flag`);
         None where no prompt has a value.
 
         The first editor that is evaluated is the one that others are compared with.
@@ -255,7 +256,7 @@ class HackingMonitor:
             if reason is not None:
                 self.refusals[name] = reason
         if truth is not None:
-            values["oracle"] = world(truth.world).rate(truth, edited).score
+            values[EXACT] = world(truth.world).rate(truth, edited).score
         return values | hacking_signs(prompts.source, edited, prompts.mask)
 
     def report(self, sweep: list[dict[str, Any]]) -> None:

@@ -46,7 +46,10 @@ def photo(tmp_path) -> str:
         (["train", "quickstart", "train.lr=fast"], "train.lr: expected a number; got 'fast'"),
         (["train", "quickstart", "base=/nowhere", "--dry-run"], "editor '/nowhere' is not there"),
         (["train", "quickstart", "relabel.scorer=clip_x", "--dry-run"], "no scorer named 'clip_x'"),
-        (["train", "quickstart", "relabel.scorer=shapes_oracle", "--dry-run"], "the oracle knows the truth"),
+        (
+            ["train", "quickstart", "relabel.scorer=shapes_oracle", "--dry-run"],
+            "the exact rating knows the truth",
+        ),
         (
             ["train", "magicbrush-reward-conditioned", "data.path=/nowhere", "--dry-run"],
             "neither a local file or folder",

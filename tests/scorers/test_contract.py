@@ -329,8 +329,8 @@ def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
         ("l1:0", "expected a finite weight other than 0"),
         ("os:path", "expected a subclass of rewardedit.Scorer"),
         ("nowhere.to.be:Found", "cannot be imported"),
-        ("rewardedit.shapes:ShapesOracle", "the oracle knows the truth"),
-        ("shapes_oracle", "the oracle knows the truth"),
+        ("rewardedit.shapes:ShapesOracle", "the exact rating knows the truth"),
+        ("shapes_oracle", "the exact rating knows the truth"),
     ],
 )
 def test_bad_names_are_refused(spec, message):
