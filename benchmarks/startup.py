@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from command_line import WRITE, CommandLine
-from same_weights import old_word
 
 from rewardedit.images import to_pil
 from rewardedit.shapes import Shapes
@@ -58,10 +57,8 @@ def cpu_seconds(command: list[str], folder: Path) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def commands(pair: Path, old: bool = False) -> dict[str, list[str]]:
-    """Commands to measure: arguments of `python`, by their names in the table; with `old`, settings have the
-    names from before the renaming.
-    """
+def commands(pair: Path) -> dict[str, list[str]]:
+    """Commands to measure: arguments of `python`, by their names in the table."""
     words = ["-c", COMMAND]
     score = [
         *words,
@@ -70,14 +67,13 @@ def commands(pair: Path, old: bool = False) -> dict[str, list[str]]:
         str(pair / "edited.png"),
         (pair / "instruction.txt").read_text(),
     ]
-    quickstart = [old_word(word) if old else word for word in QUICKSTART]
-    quickstart += ["--out", str(pair / ("before" if old else "after") / str(time.monotonic_ns()))]
+    quickstart = [*QUICKSTART, "--out", str(pair / "runs" / str(time.monotonic_ns()))]
     return {
         "import rewardedit": ["-c", "import rewardedit"],
         "rewardedit --help": [*words, "--help"],
         "rewardedit recipes": [*words, "recipes"],
         "rewardedit score, one pair, l1": [*score, "--scorer", "l1"],
-        "rewardedit score, one pair, clip_d": [*score, "--scorer", "clip_d"],
+        "rewardedit score, one pair, clip_d": [*score, "--world", "shapes", "--scorer", "clip_d"],
         "rewardedit train quickstart, 8 steps on 640 rows": [*words, "train", *quickstart],
     }
 
@@ -90,17 +86,16 @@ def write_pair(folder: Path) -> None:
     (folder / "instruction.txt").write_text(sample.instruction[0])
 
 
-def measure(python: Path, folder: Path, runs: int = RUNS, old: bool = False) -> dict[str, float]:
+def measure(python: Path, folder: Path, runs: int = RUNS) -> dict[str, float]:
     """Median CPU seconds of each command in the checkout `folder`, run by `python`."""
     found = {}
     with tempfile.TemporaryDirectory() as pair:
         write_pair(Path(pair))
-        for name in commands(Path(pair), old):
+        for name in commands(Path(pair)):
             # A training is long enough to be measured once.
             repeats = 0 if " train " in name else runs
             seconds = [
-                cpu_seconds([str(python), *commands(Path(pair), old)[name]], folder)
-                for _ in range(repeats + 1)
+                cpu_seconds([str(python), *commands(Path(pair))[name]], folder) for _ in range(repeats + 1)
             ]
             found[name] = round(statistics.median(seconds[1:] or seconds), 3)
     return found
@@ -114,7 +109,7 @@ def main() -> None:
     figures: dict[str, Any] = {"n": RUNS, "cpu_seconds": {"after": measure(Path(sys.executable), ROOT)}}
     if args.before is not None:
         python = args.before.resolve() / ".venv" / "bin" / "python"
-        figures["cpu_seconds"]["before"] = measure(python, args.before, old=True)
+        figures["cpu_seconds"]["before"] = measure(python, args.before)
         figures["before"] = commit(args.before)
     torch.set_num_threads(1)
     words = ["--before", "FOLDER"] if args.before else []

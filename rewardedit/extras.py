@@ -17,7 +17,8 @@ def requirements() -> list[Any]:
         texts = metadata.requires("rewardedit") or []
     except metadata.PackageNotFoundError:  # run from a folder that is not installed
         texts = list(IMPORTED)
-    return [wanted for wanted in map(Requirement, texts) if 'extra == "dev"' not in str(wanted.marker)]
+    of_developers = ('extra == "dev"', 'extra == "docs"')
+    return [w for w in map(Requirement, texts) if not any(own in str(w.marker) for own in of_developers)]
 
 
 def extras() -> dict[str, str]:

@@ -14,6 +14,7 @@ from skimage import data
 
 from rewardedit import SamplingConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
+from rewardedit.data.worlds import world
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
 from rewardedit.untrusted import file_name
@@ -139,7 +140,7 @@ def test_a_size_of_nothing_is_refused(folder, tiny_editor, tmp_path, capsys):
 
 
 def test_an_edit_is_made_again_where_its_judge_is_another(folder, tiny_editor, tmp_path, monkeypatch):
-    judge = ["--best-of", "2", "--scorer", "clip_t"]
+    judge = ["--best-of", "2", "--scorer", "{clip_t: {checkpoint: shapes/clip}}"]
     words = [folder / "cat.png", "make it red", *judge, "--out", tmp_path / "out"]
     made = []
     for digest in ("one", "one", "another"):
@@ -168,7 +169,7 @@ def test_a_table_carries_its_own_instructions(folder, tiny_editor, tmp_path, cap
     first = json.loads((tmp_path / "out" / "first.json").read_text())
     assert first["turns"][1]["source"] == "first-1.png"
     assert edit(folder, "make it red", "--out", tmp_path / "out", model=tiny_editor) == 2
-    assert "has instructions of its own" in capsys.readouterr().err
+    assert "has its own instructions" in capsys.readouterr().err
     ids = ["../x", "i" * 300]
     rows = [{"id": id, "source": "cat.png", "instruction": "a"} for id in ids]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -294,19 +295,12 @@ def test_a_parquet_table_is_one(folder, tmp_path):
         assert job.instructions == ("make it red",)
 
 
-def test_the_judge_is_the_best_of_those_that_score_any_instruction(folder, tiny_editor, tmp_path):
+def test_a_world_s_judge_is_the_best_of_those_that_score_any_instruction():
     result = recorded("best-of-n")
     others = ("one sample", "random choice", "oracle's choice")
     # BPM scores no instruction that it cannot parse, and no object that it does not find.
     means = {n: mean for n, mean in result["oracle"].items() if n not in others and "bpm" not in n}
-    assert (
-        edit(
-            folder / "cat.png", "make it red", "--best-of", "2", "--out", tmp_path / "out", model=tiny_editor
-        )
-        == 0
-    )
-    record = json.loads((tmp_path / "out" / "cat.json").read_text())
-    assert record["request"]["scorer"] == max(means, key=lambda name: means[name])
+    assert world("shapes").judge == max(means, key=lambda name: means[name])
 
 
 def test_the_input_is_never_overwritten(folder, tiny_editor, capsys):
@@ -389,7 +383,19 @@ def test_a_photograph_by_stable_diffusion_1_5_s_architecture(narrow_sd15, tmp_pa
         "auto",
     ]
     assert (
-        main([*map(str, words), "--scorer", "clip_d:0.7,l1:0.3", "--model", narrow_sd15, "--out", str(out)])
+        main(
+            [
+                *map(str, words),
+                "--scorer",
+                "clip_d:0.7,l1:0.3",
+                "--world",
+                "shapes",
+                "--model",
+                narrow_sd15,
+                "--out",
+                str(out),
+            ]
+        )
         == 0
     )
     assert Image.open(out / "astronaut.png").size == Image.open(out / "astronaut-mask.png").size == (256, 256)

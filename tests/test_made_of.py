@@ -35,6 +35,7 @@ def on_the_hub(tiny_judge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """The folder of a judge in the hub's cache, as HUB_NAME: no setting names a file of it."""
     root = tmp_path / "hub"
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(root))
+    monkeypatch.setenv("HF_HUB_CACHE", str(root))
     repo = root / f"models--{HUB_NAME.replace('/', '--')}"
     shutil.copytree(tiny_judge, repo / "snapshots" / "abc")
     (repo / "refs").mkdir()

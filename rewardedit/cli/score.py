@@ -77,8 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.heatmap or args.explain:
         batch = one_edit(args, rows, size, policy, specs)
-        (scorer,) = load().values()
-        _draw(args, batch, scorer)
+        _draw(args, batch, load())
 
     if in_shards:
         write_parquet(out, settings(), rows, load, size, policy, args.json)
@@ -320,21 +319,23 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
     return collate([PreparedRows([sample], size, policy).prepare(sample)])
 
 
-def _draw(args: argparse.Namespace, batch: Any, scorer: Any) -> None:
-    """Draws one edit as --heatmap and --explain ask."""
+def _draw(args: argparse.Namespace, batch: Any, scorers: dict[str, Any]) -> None:
+    """Draws one edit as --heatmap and --explain ask; there is one scorer."""
     if args.heatmap:
-        write_heatmap(batch, scorer, args.scorer[0], Path(args.heatmap))
+        write_heatmap(batch, scorers, Path(args.heatmap))
     if args.explain:
+        (scorer,) = scorers.values()
         write_explanation(batch, scorer, Path(args.explain))
 
 
-def write_heatmap(batch: Any, scorer: Any, name: str, path: Path) -> None:
-    """Writes source, edit and heat map side by side."""
+def write_heatmap(batch: Any, scorers: dict[str, Any], path: Path) -> None:
+    """Writes source, edit and heat map of one scorer side by side."""
     from rewardedit.reports.heatmap import heat_map, side_by_side
+    from rewardedit.scoring import score_batch
 
-    scores = scorer(batch)
+    ((name, scores),) = score_batch(batch, scorers).items()
     score = float(scores.score[0]) if scores.valid[0] else None
-    side_by_side(batch, heat_map(scorer, batch), name, score).save(path)
+    side_by_side(batch, heat_map(scorers[name], batch), name, score).save(path)
     print(
         f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
         file=sys.stderr,

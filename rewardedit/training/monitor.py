@@ -54,7 +54,7 @@ class MonitorConfig:
         object.__setattr__(self, "held_out", resolve_spec(self.held_out))
         for name, least in (("n", 2), ("batch_size", 1)):
             if getattr(self, name) < least:
-                raise ValueError(f"watch.{name}: expected at least {least}; got {getattr(self, name)}")
+                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
 
 
 def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:

@@ -2,7 +2,7 @@
 
     phases:
       - {tasks: [caption]}
-      - {start: phase-1/vlm, tasks: [match]}
+      - {init_from: phase-1/vlm, tasks: [match]}
 
 Each runs in a folder of its name in the run's folder. A text such as phase-1/vlm in a later phase is the
 result there. A finished phase is not repeated if its settings are the same, and those of the phases that it

@@ -52,7 +52,7 @@ def photo(tmp_path) -> str:
         ),
         (
             ["train", "magicbrush-reward-conditioned", "data.path=/nowhere", "--dry-run"],
-            "neither a local file or folder",
+            "not a local file or folder, and not a reachable data set of the hub",
         ),
         (["edit", "nowhere.png", "make it red", "--out", "out"], "nowhere.png: no such file"),
         (["edit", "nowhere.png", "--out", "out"], "say what to change"),

@@ -32,7 +32,7 @@ def test_all_settings_that_name_models_are_looked_at():
         for setting in settings_of(config)
         if any(word in setting.help for word in words) and not setting.name.endswith("path")
     }
-    assert {"base", "model", "editors", "vae", "start", "clip"} <= found
+    assert {"base", "model", "editors", "vae", "init_from", "clip"} <= found
     assert found <= set(MODEL_SETTINGS)
 
 
@@ -52,7 +52,7 @@ def test_a_recipe_names_its_models_scorers_and_data():
     assert {thing.name for thing in references(editor.phases["phase-1"].settings)} == made
     found = {need.name for need in missing_requirements(editor, "", EMPTY, recipe_names())}
     assert found == made, "what earlier phases make is not missing"
-    _, later = load_recipe("shapes/editor", ["first_phase=2", "phase-2.start=runs/elsewhere/pipeline"])
+    _, later = load_recipe("shapes/editor", ["first_phase=2", "phase-2.init_from=runs/elsewhere/pipeline"])
     assert [need.name for need in missing_requirements(later, "", EMPTY, recipe_names())] == [
         "runs/elsewhere/pipeline"
     ]

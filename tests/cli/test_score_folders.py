@@ -139,7 +139,7 @@ def test_instructions_may_lie_beside_the_sources(folders, capsys):
         (["A", "--sources", "gone", "--instruction", "x"], "gone: expected a folder of images"),
         (["A", "gone", "--sources", "S", "--instruction", "x"], "gone: expected a folder of images"),
         (["A", "B"], "folders of edits with --sources FOLDER"),
-        (["A"], "say where their sources are"),
+        (["A"], "for a folder of edits, name the folder of their"),
         (["said.csv", "--instruction", "x"], "--instruction goes with folders of edits and --sources FOLDER"),
         (["A", "--sources", "S", "--instruction", "x", "--mask", "m.png"], "--mask goes with SOURCE EDITED"),
         (

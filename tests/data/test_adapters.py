@@ -112,7 +112,7 @@ def test_a_share_of_the_sources_is_not_streamed(tmp_path):
     data = config(
         "emu_edit_generations", write_layout(tmp_path, "emu_edit_generations", ({}, {})), fraction=0.5
     )
-    with pytest.raises(ValueError, match="share: streamed rows cannot tell"):
+    with pytest.raises(ValueError, match="fraction: streamed rows cannot tell"):
         stream_rows(data)
 
 
@@ -395,6 +395,7 @@ def test_a_part_of_streamed_rows_is_refused(tmp_path, capsys):
     candidates = [f"data.{setting}" for setting in (*settings, "size=16")] + [
         "candidates.editors=[shapes/editor]"
     ]
+    candidates.append("relabel.scorer=l1")
     assert cli.main(["relabel", *candidates, "--out", str(tmp_path / "out")]) != 0
     assert "stream: this needs all rows at hand" in capsys.readouterr().err
 

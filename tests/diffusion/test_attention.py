@@ -208,7 +208,7 @@ def test_masks_are_refused():
     unet = tiny_unet()
     unet.set_attn_processor(HeadsLastProcessor(sdpa))
     mask = torch.ones(2, 7)
-    with pytest.raises(ValueError, match="takes no attention mask"):
+    with pytest.raises(ValueError, match="expected no attention mask"):
         unet(torch.randn(2, 8, 8, 8), 3, torch.randn(2, 7, 16), encoder_attention_mask=mask)
 
 

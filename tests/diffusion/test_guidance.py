@@ -241,7 +241,10 @@ def test_bad_input():
     ):
         with pytest.raises(ValueError, match=message), mask_guidance(pipe, mask):
             pass
-    with pytest.raises(ValueError, match="another shape"), mask_guidance(pipe, torch.ones(1, 1, 32, 64)):
+    with (
+        pytest.raises(ValueError, match="mask: expected the proportions of the latents"),
+        mask_guidance(pipe, torch.ones(1, 1, 32, 64)),
+    ):
         ask(pipe)
     with pytest.raises(ValueError, match="classifier-free guidance"), mask_guidance(pipe, half()):
         ask(pipe, guidance_scale=1.0)
@@ -459,9 +462,9 @@ class WithPrompts(Editor):
     the text encoders of these pipelines are left out here.
     """
 
-    def encode(self, source, instruction, *, score=10.0):
+    def encode(self, source, instruction, *, target_score=10.0):
         g = torch.Generator().manual_seed(5)
-        encoded = super().encode(source, instruction, target_score=score).inputs
+        encoded = super().encode(source, instruction, target_score=target_score).inputs
         embeds = {
             name: torch.randn(len(source), 6, 8, generator=g)
             for name in ("prompt_embeds", "negative_prompt_embeds")

@@ -22,7 +22,10 @@ class WithoutCaptions:
 
 
 def test_an_instruction_is_not_taken_for_a_caption(tmp_path):
-    config = MeasureConfig(similarity=({"l1": {"against": "target"}}, {"ssim": {"against": "target"}}))
+    clip_d = {"clip_d": {"checkpoint": "shapes/clip"}}
+    config = MeasureConfig(
+        clip_d, similarity=({"l1": {"against": "target"}}, {"ssim": {"against": "target"}})
+    )
     (path,) = measure_edits(
         config, WithoutCaptions(), DataConfig("shapes", limit=3, size=32), {}, {}, tmp_path / "measured"
     )

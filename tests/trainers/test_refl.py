@@ -524,7 +524,7 @@ def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
 def test_scorers_of_other_families_are_accepted():
     watch = {"held_out": {"dino_i": {"against": "target"}}}
     assert (
-        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "watch": watch}).monitor.held_out
+        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "monitor": watch}).monitor.held_out
         == watch["held_out"]
     )
 

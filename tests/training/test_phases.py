@@ -27,8 +27,8 @@ layers: 1
 train: {max_steps: 1, batch_size: 2, lr_warmup_steps: 0, mixed_precision: "no", checkpoint_every: 1}
 phases:
   - {name: first, tasks: [caption]}
-  - {name: second, start: phase-1/vlm, tasks: [choice], train.lr: 5e-4}
-  - {start: phase-2/vlm, layers: 2, train.seed: 3}
+  - {name: second, init_from: phase-1/vlm, tasks: [choice], train.lr: 5e-4}
+  - {init_from: phase-2/vlm, layers: 2, train.seed: 3}
 """
 
 
@@ -68,7 +68,9 @@ def test_phases_follow_one_another_and_a_finished_one_is_not_repeated(own, capsy
     assert trainer_of(own / "phase-2") == "shapes_vlm"
     metrics = json.loads((own / "metrics.json").read_text())
     assert set(metrics) == {"phase-1", "phase-2", "phase-3"}
-    assert yaml.safe_load((own / "phase-2" / "config.yaml").read_text())["start"] == "runs/own/phase-1/vlm"
+    assert (
+        yaml.safe_load((own / "phase-2" / "config.yaml").read_text())["init_from"] == "runs/own/phase-1/vlm"
+    )
     made = stamps(own)
     assert len(made) == 3
 
@@ -111,9 +113,9 @@ def test_the_first_phases_may_be_left_out_where_another_model_is_named(own, caps
     assert main(["train", "own.yaml", "first_phase=2", "--dry-run"]) == 2
     error = "phase-2: takes the result of phase-1, which is no earlier phase of this run; name another model"
     assert error in capsys.readouterr().err
-    found = settings("own.yaml", "first_phase=2", "phase-2.start=shapes/vlm")
+    found = settings("own.yaml", "first_phase=2", "phase-2.init_from=shapes/vlm")
     assert list(found) == ["phase-2", "phase-3"]
-    assert (found["phase-2"].start, found["phase-3"].start) == ("shapes/vlm", "phase-2/vlm")
+    assert (found["phase-2"].init_from, found["phase-3"].init_from) == ("shapes/vlm", "phase-2/vlm")
     with pytest.raises(ValueError, match="first_phase: expected 1 to 3; got 4"):
         settings("own.yaml", "first_phase=4")
 
@@ -148,7 +150,10 @@ def test_a_phase_may_name_another_recipe(own):
             "trainer: shapes_vlm\nphases: [{widht: 3}]",
             "unknown setting phase-1.widht; did you mean phase-1.width?",
         ),
-        ("trainer: shapes_vlm\nphases: [{start: phase-2/vlm}, {}]", "phase-1: takes the result of phase-2"),
+        (
+            "trainer: shapes_vlm\nphases: [{init_from: phase-2/vlm}, {}]",
+            "phase-1: takes the result of phase-2",
+        ),
         ("trainer: shapes_vlm\nparts: {../x: {}}", "parts: expected a plain name"),
     ],
 )
@@ -183,7 +188,7 @@ def test_settings_of_all_phases_are_listed(own, capsys):
         main(["train", "own.yaml", "--help"])
     listed = capsys.readouterr().out
     assert "settings of own.yaml, phase-1: first (trainer vlm)" in listed
-    assert "* phase-2.start=phase-1/vlm" in listed
+    assert "* phase-2.init_from=phase-1/vlm" in listed
     assert listed.count("match_size=8") == 1, "only what differs is listed again"
 
 

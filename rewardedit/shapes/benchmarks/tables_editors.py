@@ -312,14 +312,15 @@ def _refl_row(result: Result, variant: str, words: str) -> tuple[str, ...]:
 
 def refl_watch(result: Result) -> str:
     """Monitored values on the fixed prompts: of the base, and of every variant at its end."""
-    names = [name for name in result["watch"]["refl"]["last"] if name not in ("step", "flag")]
+    watched = result["monitor"] if "monitor" in result else result["watch"]  # its former name
+    names = [name for name in watched["refl"]["last"] if name not in ("step", "flag")]
     looks = {
-        "base": result["watch"]["refl"]["first"],
-        **{variant: found["last"] for variant, found in result["watch"].items()},
+        "base": watched["refl"]["first"],
+        **{variant: found["last"] for variant, found in watched.items()},
     }
     rows = []
     for variant, look in looks.items():
-        flags = str(result["watch"][variant]["flags"]) if variant in result["watch"] else ""
+        flags = str(watched[variant]["flags"]) if variant in watched else ""
         rows.append((variant.replace("_", " "), *(f"{look[name]:.3g}" for name in names), flags))
     return markdown(("at the end", *(name.replace("_", " ") for name in names), "flags"), rows)
 
