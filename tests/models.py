@@ -22,7 +22,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from rewardedit.data.worlds import world
 from rewardedit.models import resolve_model
+from rewardedit.scorer_spec import ScorerSpec, with_options
 
 
 def small_tokenizer(**settings: Any) -> CLIPTokenizer:
@@ -54,6 +56,11 @@ def tiny_gemma(words: int, **settings: Any) -> Gemma2ForCausalLM:
         **settings,
     )
     return Gemma2ForCausalLM(config)
+
+
+def small(spec: ScorerSpec) -> ScorerSpec:
+    """A scorer's spec with the small models of the offline world, where it names none itself."""
+    return with_options(spec, world("shapes").scorers)
 
 
 def text_config(tokenizer: CLIPTokenizer, width: int, layers: int, heads: int, **more: int) -> CLIPTextConfig:

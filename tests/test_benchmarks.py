@@ -85,8 +85,9 @@ def test_each_way_of_choosing_takes_the_number_of_steps_that_is_best_on_val(tmp_
 
 def test_a_sum_of_scorers_takes_what_the_weighted_scores_say():
     import best_of_n
+    from common import load_scorer
 
-    from rewardedit import EditBatch, WeightedSum, load_scorer
+    from rewardedit import EditBatch, WeightedSum
 
     samples = Shapes("val").batch(0, 4)
     edits = EditBatch(
@@ -321,7 +322,9 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(remake.subprocess, "run", lambda command, **_: called.append(command))
     monkeypatch.setattr(remake, "record", lambda run, command, folder: called.append([run.name, command]))
     remake.remake("quickstart-without-captions")
-    words = ["quickstart", "relabel.scorer=vifi_clip", "relabel.upper=null"]
+    from remake import VIFI_CLIP
+
+    words = ["quickstart", VIFI_CLIP, "relabel.upper=null"]
     assert called[0][1:6] == ["train", *words, "name=quickstart-without-captions"]
     assert called[1] == ["quickstart-without-captions", " ".join(["rewardedit train", *words])]
     for name in remake.ORDER:

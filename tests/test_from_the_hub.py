@@ -89,6 +89,6 @@ def test_a_scorer_s_head_goes_on_training(cache):
 def test_a_name_that_the_hub_does_not_know_is_said(cache):
     for load in (load_editor, lambda name: load_scorer("adiee", checkpoint=name)):
         with pytest.raises(
-            ValueError, match=r"nobody/nothing.*(cannot be fetched|not there|hub cannot be reached)"
+            ValueError, match=r"nobody/nothing.*(cannot be fetched|not there|cannot be reached)"
         ):
             load("nobody/nothing")

@@ -32,6 +32,9 @@ class MaskArea(Scorer):
         return Scores.make(batch.mask.sum((1, 2, 3)))
 
 
+WORLD = ("--world", "shapes")
+
+
 @pytest.fixture
 def pair(tmp_path):
     samples = Shapes("val").batch(1, 1)
@@ -73,7 +76,7 @@ def test_rows_that_cannot_be_read_keep_their_places(masked, size):
 
 
 def test_a_pair_as_text_and_as_json(pair, capsys):
-    assert main(["score", *pair, "--scorer", "clip_d", "clip_d:0.7,l1:0.3"]) == 0
+    assert main(["score", *pair, *WORLD, "--scorer", "clip_d", "clip_d:0.7,l1:0.3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[1] for line in lines] == ["clip_d", "clip_d:0.7,l1:0.3"]
     assert "l1 0." in lines[1]
@@ -113,7 +116,10 @@ def test_a_table_to_parquet_keeps_the_rows_that_cannot_be_scored(pair, tmp_path,
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "scores.parquet"
     for more in ([], ["--size", "64"]):
-        assert main(["score", str(tmp_path), "--scorer", "clip_d", "clip_i", "--out", str(out), *more]) == 0
+        assert (
+            main(["score", str(tmp_path), *WORLD, "--scorer", "clip_d", "clip_i", "--out", str(out), *more])
+            == 0
+        )
         table = pq.read_table(out).to_pylist()
         reasons = {(row["id"], row["scorer"]): row["reason"] for row in table}
         assert len(table) == 6
@@ -171,7 +177,7 @@ def test_a_row_s_score_does_not_depend_on_its_neighbours(some_have_captions):
                 for row in pq.read_table(path).to_pylist()
             ]
         else:
-            asked = ["--scorer", "clip_d", "--size", "64"]
+            asked = [*WORLD, "--scorer", "clip_d", "--size", "64"]
             assert main(["score", str(folder), *asked, "--out", f"{out}.parquet"]) == 0
             found = pq.read_table(f"{out}.parquet").to_pylist()
         return {row["id"]: row["score"] for row in found}
@@ -233,13 +239,13 @@ def test_what_cannot_be_scored_is_said_in_a_line(words, message, capsys):
 
 
 def test_nothing_scored_is_an_error(pair, capsys):
-    assert main(["score", *pair, "--scorer", "clip_i"]) == 2
+    assert main(["score", *pair, *WORLD, "--scorer", "clip_i"]) == 2
     assert "nothing could be scored" in capsys.readouterr().err
 
 
 def test_the_heat_map_is_drawn_beside_the_pair(pair, tmp_path, capsys):
     out = tmp_path / "heat.png"
-    assert main(["score", *pair, "--scorer", "clip_d", "--heatmap", str(out)]) == 0
+    assert main(["score", *pair, *WORLD, "--scorer", "clip_d", "--heatmap", str(out)]) == 0
     _, h, w = load_image(out).shape
     assert w == 3 * 256 + 4 * GAP
     assert h > 256 + 3 * (TEXT + GAP), "with instruction, score and legend below"
@@ -386,7 +392,7 @@ def test_a_row_that_cannot_be_read_keeps_its_own_id(tmp_path, pair):
 def test_a_part_without_a_value_is_left_out(tmp_path, pair, capsys):
     """NaN is no JSON, and strict readers refuse the whole file."""
     both = ["--source-caption", "a circle", "--target-caption", "a circle"]
-    assert main(["score", *pair, *both, "--scorer", "clip_d:0.7,l1:0.3", "--json"]) == 2
+    assert main(["score", *pair, *both, *WORLD, "--scorer", "clip_d:0.7,l1:0.3", "--json"]) == 2
     (record,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert record["parts"].keys() == {"l1"}
 
@@ -423,7 +429,8 @@ def test_of_selected_rows_one_that_cannot_be_read_is_known_by_its_number_in_the_
 
 def test_an_instruction_of_ten_thousand_characters_is_cut_and_scored(pair, capsys):
     instruction = "make the circle white and " * 400
-    words = ["score", *pair[:2], instruction, "--scorer", "clip_d", "clip_t", "vifi_clip", "l1", "--json"]
+    words = ["score", *pair[:2], instruction, *WORLD, "--json"]
+    words += ["--scorer", "clip_d", "clip_t", "vifi_clip", "l1"]
     assert main(words) == 0
     records = json.loads(capsys.readouterr().out)
     assert [record["valid"] for record in records] == 4 * [True]

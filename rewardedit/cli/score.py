@@ -68,6 +68,8 @@ def run(args: argparse.Namespace) -> None:
     in_shards = out is not None and out.suffix == ".parquet"
     if not in_shards:
         _refuse_shards(rows, args.engine)
+    draws = args.heatmap or args.explain
+    batch = one_edit(args, rows, size, policy, specs) if draws else None
     announce_models(specs, **options)
 
     loaded = Lazy(partial(_load_scorers, specs, options))
@@ -75,8 +77,7 @@ def run(args: argparse.Namespace) -> None:
     given = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
     settings = partial(made_of, args, rows, given, loaded, out)
 
-    if args.heatmap or args.explain:
-        batch = one_edit(args, rows, size, policy, specs)
+    if batch is not None:
         _draw(args, batch, load())
 
     if in_shards:

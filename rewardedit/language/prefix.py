@@ -175,9 +175,9 @@ def attend(
     if kwargs.get("dropout") or attention_mask is not None:
         raise ValueError("a shared prefix: expected no dropout and no mask besides the causal one")
     # May differ from the queries' dtype under autocast, and from the prefix's if autocast began after it.
-    dtype = value.own.dtype
-    keys = [part.to(dtype) for part in (*key.before, key.own)]
-    values = [part.to(dtype) for part in (*value.before, value.own)]
+    dtype = value.continuation.dtype
+    keys = [part.to(dtype) for part in (*key.before, key.continuation)]
+    values = [part.to(dtype) for part in (*value.before, value.continuation)]
     query = query.to(dtype)
     if has_lse(query):
         out = AttentionInParts.apply(query, scaling, *keys, *values)

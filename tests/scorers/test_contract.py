@@ -10,10 +10,12 @@ from skimage import data
 
 from rewardedit import EditBatch, WeightedSum, load_scorer
 from rewardedit.images import fit, to_tensor
+from rewardedit.scorer_spec import with_options
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
 from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
+from tests.models import small
 
 ROWS = 14  # two of each kind of edit
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", "lower_of"]
@@ -62,7 +64,7 @@ def scorer(spec, random_lpips, tiny_dino) -> Scorer:
         "dino_i": {"checkpoint": tiny_dino},
         "bpm": {"missing_object": "failed"},  # an edit that is not there is worse than one that is
     }
-    return load_scorer(spec, **options.get(spec, {}))
+    return load_scorer(small(with_options(spec, options)))
 
 
 def test_scores_are_one_a_row_finite_where_valid_and_within_range(scorer, samples):
@@ -312,12 +314,12 @@ def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
         source_caption=samples.source_caption,
         target_caption=same,
     )
-    scores = load_scorer("clip_d:0.7,l1:0.3")(batch)
+    scores = load_scorer(small("clip_d:0.7,l1:0.3"))(batch)
     assert scores.valid.tolist() == [False] + [True] * (ROWS - 1)
     assert scores.reason[0] == "clip_d: source and target texts are the same: no direction"
     parts = scores.parts
     torch.testing.assert_close(scores.score[1:], 0.7 * parts["clip_d"][1:] + 0.3 * parts["l1"][1:])
-    assert load_scorer("clip_d:0.7,l1:0.3").range == pytest.approx((-0.7, 1.0))
+    assert load_scorer(small("clip_d:0.7,l1:0.3")).range == pytest.approx((-0.7, 1.0))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionPip
 from safetensors.torch import load_file
 
 from rewardedit import devices
-from rewardedit.config import build
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import LORA, load_editor, save_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
@@ -373,11 +372,6 @@ def test_accumulation_follows_from_batch_micro_batch_and_processes(micro_batch, 
     assert TrainConfig(batch_size=384, micro_batch_size=micro_batch).micro_batches(processes) == expected
 
 
-def test_the_old_way_to_accumulate_names_the_new_one():
-    with pytest.raises(ValueError, match=r"train\.accumulate: renamed; use train\.micro_batch"):
-        build(TrainConfig, {"batch_size": 64, "accumulate": 6}, "train.")
-
-
 def test_eight_bit_adam_is_asked_for_by_name(tiny_editor, cache, tmp_path):
     pytest.importorskip("torch")
     try:
@@ -421,7 +415,7 @@ def test_latents_of_other_rows_are_not_taken_for_these(tiny_editor, tmp_path):
     make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents")
     assert len(make_cache(open_rows(DATA), DATA, editor, tmp_path / "latents").ids) == 32
     other = DataConfig("shapes", limit=32, size=32, offset=280)
-    with pytest.raises(ValueError, match=r"data\.first: 0 there, 280 here"):
+    with pytest.raises(ValueError, match=r"data\.offset: 0 there, 280 here"):
         make_cache(open_rows(other), other, editor, tmp_path / "latents")
 
 

@@ -60,6 +60,7 @@ def relabelled(tiny_editor, tmp_path_factory) -> tuple[list[str], Path]:
     folder = tmp_path_factory.mktemp("relabelled")
     words = [
         "relabel",
+        "data.name=shapes",
         *DATA,
         f"candidates.editors=[{tiny_editor}]",
         "candidates.num_inference_steps=1",
@@ -131,7 +132,16 @@ def test_a_relabelling_by_other_settings_is_refused_in_the_same_folder(relabelle
 
 
 def config_of(**changes) -> Config:
-    return build(Config, {"name": "x", "relabel": {"scorer": "l1"}, "train": {"max_steps": 6}, **changes})
+    return build(
+        Config,
+        {
+            "name": "x",
+            "data": {"name": "shapes"},
+            "relabel": {"scorer": "l1"},
+            "train": {"max_steps": 6},
+            **changes,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,7 +166,11 @@ def test_a_run_is_not_resumed_with_other_settings(changes, shown, tmp_path):
 
 
 def test_a_run_goes_on_to_more_steps_and_makes_anew_what_is_not_whole(tiny_editor, tmp_path):
-    settings = {"base": tiny_editor, "data": {"limit": 16, "size": 32}, "relabel": {"scorer": "l1"}}
+    settings = {
+        "base": tiny_editor,
+        "data": {"name": "shapes", "limit": 16, "size": 32},
+        "relabel": {"scorer": "l1"},
+    }
     fast = {"batch_size": 4, "lr_warmup_steps": 1, "lr": 1e-3, "log_every": 1, "tracker": "none", "ema": None}
     config = build(Config, {"name": "x", **settings, "train": {**fast, "max_steps": 2}})
     out = train(config, tmp_path / "run")

@@ -92,12 +92,12 @@ def test_a_failed_edit_counts_as_much_as_a_nearly_right_one_in_the_full_size_rec
 )
 def test_a_score_is_mapped_by_its_own_range_and_by_no_rows(bounds, scale):
     scorer = ranged(bounds)
-    assert chosen_scale(RewardConfig(), scorer) == scale
-    few = reward_mapping(RewardConfig(), scorer, [-0.5, -0.4, -0.1])
+    assert chosen_scale(RewardConfig("l1"), scorer) == scale
+    few = reward_mapping(RewardConfig("l1"), scorer, [-0.5, -0.4, -0.1])
     assert few is None if scale == "none" else few is not None
     if scale == "standard":
         with pytest.raises(ValueError, match=r"reward\.scale: expected a scorer with bounds .*; vifi_clip"):
-            chosen_scale(RewardConfig(scale="range"), scorer)
+            chosen_scale(RewardConfig("l1", scale="range"), scorer)
     else:
         slope = slopes(few, bounds)
         assert slope.max() / slope.min() == pytest.approx(1)

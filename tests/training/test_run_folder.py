@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rewardedit.data import DataConfig
 from rewardedit.files import write_json
+from rewardedit.relabel import RelabelConfig
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import (
@@ -20,6 +22,8 @@ from rewardedit.training.run_folder import (
     run_folder,
     why_no_run,
 )
+
+CONFIG = Config("x", DataConfig("shapes"), RelabelConfig("l1"), "shapes/editor")
 
 
 def own_in_another_process(folder: Path) -> int:
@@ -48,7 +52,7 @@ def end(process: int) -> None:
 def run(tmp_path) -> Path:
     """A folder as a run leaves it, without its results."""
     folder = tmp_path / "run"
-    start(folder, Config("x"))
+    start(folder, CONFIG)
     release(folder)
     (folder / "result").write_text("of the first")
     return folder
@@ -62,7 +66,7 @@ def test_a_folder_that_another_process_owns_is_refused_until_that_is_dead(tmp_pa
         lambda: run_folder(folder).__enter__(),
         lambda: run_folder(folder, resume=True).__enter__(),
         lambda: run_folder(folder, overwrite=True).__enter__(),
-        lambda: start(folder, Config("x")),
+        lambda: start(folder, CONFIG),
         lambda: run_folder(folder / "variants" / "pairs_only").__enter__(),
     ):
         with pytest.raises(ValueError, match=owner):
@@ -101,7 +105,7 @@ def test_an_earlier_run_comes_back_where_the_new_one_does_not_begin(run):
 
 def test_an_earlier_run_goes_when_the_new_one_has_begun(run):
     with run_folder(run, overwrite=True):
-        start(run, Config("x"))
+        start(run, CONFIG)
         assert not earlier(run).exists()
     assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "environment.json", "inputs.json"]
 
@@ -111,10 +115,10 @@ def test_a_run_that_was_killed_between_the_two_is_put_right_by_the_next(run):
     with run_folder(run, resume=True):
         assert (run / "result").read_text() == "of the first"
     os.replace(run, earlier(run))
-    start(run, Config("x"))  # begun, and killed before the earlier one was deleted
+    start(run, CONFIG)  # begun, and killed before the earlier one was deleted
     release(run)
     with run_folder(run, resume=True):
-        start(run, Config("x"), resume=True)
+        start(run, CONFIG, resume=True)
     assert sorted(path.name for path in run.parent.iterdir()) == ["run"]
 
 

@@ -3,9 +3,7 @@
 python rewardedit/shapes/benchmarks/picture.py FILE
 """
 
-import sys
-
-from common import load_scorer
+from common import load_scorer, read_command_line
 from PIL import Image
 
 from rewardedit import EditBatch, best_of_n, load_editor
@@ -51,4 +49,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(read_command_line(__doc__, "FILE").words[0])
