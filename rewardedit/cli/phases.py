@@ -51,7 +51,7 @@ def in_full(values: Values, words: Sequence[str], read: Callable[[str], Values])
 
 
 def entries_of(values: Values) -> tuple[str, dict[str, Values]]:
-    """Whether a recipe has phases or parts, and its entries by name."""
+    """The group that a recipe has, phases or parts, and its entries by name."""
     group, *more = [name for name in GROUPS if name in values]
     entries = values[group]
     if group == "phases" and isinstance(entries, list):
