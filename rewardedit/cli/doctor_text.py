@@ -32,7 +32,7 @@ def screen(found: dict[str, Any]) -> list[str]:
         states = {name: state_of(recipes[name]) for name in names}
         lines += _apart(states) if len(states) <= SHORT else _together(states)
     hint = "rewardedit doctor RECIPE lists what one needs; rewardedit doctor --all lists everything"
-    return [*lines, "", *_end(found), hint]
+    return [*lines, *_end(found), hint]
 
 
 def of_recipe(name: str, recipe: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`rewardedit push RUN`"""
+"""`rewardedit push RUN [REPO]`"""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 def add_parser(commands: Any) -> None:
     p = commands.add_parser("push", help="write a run's model card, and upload its result to the hub")
     p.add_argument("folder", metavar="RUN", help="a run's folder, such as runs/quickstart")
-    p.add_argument("--push-to-hub", metavar="REPO", help="upload to this repository, e.g. me/my-editor")
+    p.add_argument("repo", metavar="REPO", nargs="?", help="upload to this repository, e.g. me/my-editor")
     p.add_argument("--license", default="other", help="for the card, e.g. apache-2.0 (default: not stated)")
     p.add_argument("--private", action="store_true", help="nobody else sees the repository")
     p.add_argument(
@@ -23,9 +23,9 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.reports.model_card import push, write_card
 
     folder = Path(args.folder)
-    if args.private and args.push_to_hub is None:
-        raise ValueError("--private: goes with --push-to-hub, as nothing is uploaded without it")
-    if args.push_to_hub is None:
+    if args.private and args.repo is None:
+        raise ValueError("--private: goes with REPO, as nothing is uploaded without one")
+    if args.repo is None:
         print(f"model card: {write_card(folder, None, args.license, args.samples)}")
         return
-    print(push(folder, args.push_to_hub, args.license, args.private, args.samples))
+    print(push(folder, args.repo, args.license, args.private, args.samples))

@@ -1,4 +1,4 @@
-"""`rewardedit shapes export --out FOLDER` and `rewardedit shapes sheet --out FILE`"""
+"""`rewardedit shapes export --out FOLDER` and `rewardedit shapes sheet FILE`"""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ def add_parser(commands: Any) -> None:
     export.add_argument("--out", required=True, help="folder to write them in")
     export.set_defaults(run=write_pairs, parser=export, words=None)
     sheet = kinds.add_parser("sheet", help="draw a contact sheet")
-    sheet.add_argument("--out", required=True, metavar="FILE", help="image to draw (.png)")
+    sheet.add_argument("file", metavar="FILE", help="image to draw (.png)")
     sheet.set_defaults(run=draw, parser=sheet, words=None)
     for own, backdrops in ((export, ["plain"]), (sheet, ["plain", "textured", "photo"])):
         own.add_argument("--split", choices=("train", "val", "test"), default="val")
@@ -36,8 +36,8 @@ def write_pairs(args: argparse.Namespace) -> None:
 def draw(args: argparse.Namespace) -> None:
     from rewardedit.shapes.sheet import draw_sheet
 
-    draw_sheet(Path(args.out), _world(args), args.n)
-    print(args.out)
+    draw_sheet(Path(args.file), _world(args), args.n)
+    print(args.file)
 
 
 def _world(args: argparse.Namespace) -> Any:

@@ -92,7 +92,7 @@ def _commands(of: Compared, folder: Path) -> list[tuple[str, str]]:
     run = of.result.parent
     if (run / CONFIG).is_file():
         commands.append(("Write the model card", f"rewardedit push {shlex.quote(str(run))}"))
-        upload = f"rewardedit push {shlex.quote(str(run))} --push-to-hub me/{shlex.quote(run.name)}"
+        upload = f"rewardedit push {shlex.quote(str(run))} me/{shlex.quote(run.name)}"
         commands.append(("Publish it with its card", upload))
     if (folder / CONFIG).is_file():
         longer = f"rewardedit train {shlex.quote(str(folder))} --resume train.max_steps=N"

@@ -54,7 +54,7 @@ class MeasureConfig:
         for name, spec in specs.items():
             scorers[name] = load_scorer(spec).to(devices.default_device())
         for name, spec in list(specs.items())[1:]:
-            if "target" not in scorers[name].needs:
+            if "target" not in scorers[name].required_fields:
                 raise ValueError(
                     f"measure.similarity: expected a scorer that compares with the target; got "
                     f"{spec_name(spec)}; most do with against: target"

@@ -425,7 +425,7 @@ def test_relabel_writes_shards_for_your_own_rows(photo, tmp_path, capsys):
 
 
 def test_the_sheet_command(tmp_path):
-    assert main(["shapes", "sheet", "--out", str(tmp_path / "s.png"), "-n", "2"]) == 0
+    assert main(["shapes", "sheet", str(tmp_path / "s.png"), "-n", "2"]) == 0
     assert (tmp_path / "s.png").is_file()
 
 

@@ -165,7 +165,7 @@ def test_several_data_sets_and_nested_figures_are_found():
 
 
 def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, capsys):
-    assert main(["share", str(run)]) == 0
+    assert main(["push", str(run)]) == 0
     assert "model card:" in capsys.readouterr().out
     assert "not stated" in (run / "pipeline" / "README.md").read_text()
     calls = []
@@ -190,7 +190,7 @@ def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, ca
     (run / "pipeline" / "unet" / "config.json").write_text(json.dumps({"_name_or_path": str(run), "n": 1}))
     (run / "pipeline" / "tokenizer.json").write_text('{"merges": ["/a /b"]}')
     (run / "pipeline" / "unet" / "weights.safetensors").write_text("weights")
-    assert main(["share", str(run), "--push-to-hub", "me/mine", "--private"]) == 0
+    assert main(["push", str(run), "me/mine", "--private"]) == 0
     (made, (repo, files)) = calls
     assert (made, repo) == (("me/mine", True, True), "me/mine")
     names = ["README.md", "config.json", "tokenizer.json", "weights.safetensors"]
@@ -201,13 +201,13 @@ def test_the_command_writes_the_card_and_uploads_the_result(run, monkeypatch, ca
     assert json.loads((run / "pipeline" / "unet" / "config.json").read_text())["_name_or_path"] == str(run)
     assert "https://hub/me/mine" in capsys.readouterr().out
     calls.clear()
-    assert main(["share", str(run), "--push-to-hub", "me/public", "--private"]) == 2
+    assert main(["push", str(run), "me/public", "--private"]) == 2
     assert "is there already, and everybody sees it" in capsys.readouterr().err
     assert calls == [("me/public", True, True)], "nothing was uploaded"
 
 
 def test_what_cannot_be_shared_says_so(run, tmp_path_factory, monkeypatch, capsys):
-    assert main(["share", str(run), "--push-to-hub", "not a name"]) == 2
+    assert main(["push", str(run), "not a name"]) == 2
     assert "expected a name such as me/my-editor" in capsys.readouterr().err
     empty = tmp_path_factory.mktemp("empty")
     with pytest.raises(ValueError, match="the run has not ended"):
@@ -245,7 +245,7 @@ def test_the_code_of_a_card_runs_where_it_was_written(tiny_editor, run, monkeypa
     save_editor(
         replace(editor, prompt=RewardPrompt.hive(), settings=SamplingConfig(2, 1.5, 1.2)), run / "pipeline"
     )
-    assert main(["share", run.name]) == 0
+    assert main(["push", run.name]) == 0
     text = (run / "pipeline" / "README.md").read_text()
     code = blocks(text.replace("256", "32"))
     assert list(code) == ["rewardedit", "diffusers"]
@@ -296,9 +296,9 @@ def test_samples_are_shown_where_all_data_are_public(samples, capsys):
     (samples / "config.yaml").write_text(config.replace("osunlp/MagicBrush", "/home/me/photos"))
     assert "![" not in write_card(samples, "me/x").read_text()
     assert not folder.exists()
-    assert main(["share", str(samples), "--samples"]) == 0
+    assert main(["push", str(samples), "--samples"]) == 0
     assert len(list(folder.iterdir())) == 12
-    assert main(["share", str(samples), "--no-samples"]) == 0
+    assert main(["push", str(samples), "--no-samples"]) == 0
     assert not folder.exists()
 
 

@@ -92,7 +92,7 @@ def test_phases_follow_one_another_and_a_finished_one_is_not_repeated(own, capsy
     assert main(["train", "own.yaml", "--resume", "phase-2.train.max_steps=2"]) == 2
     said = capsys.readouterr().err
     assert (
-        "runs/own/phase-3 was made of other settings: phase-2.settings.train.max_steps: 1 there, 2 here"
+        "runs/own/phase-3 was made with other settings: phase-2.settings.train.max_steps: 1 there, 2 here"
         in said
     )
     assert stamps(own)["phase-1"] == made["phase-1"]

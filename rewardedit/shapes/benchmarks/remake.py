@@ -46,7 +46,7 @@ RUNS: dict[str, list[str]] = {
     "labels-adiee-data": [  # ADIEE App. B: edits of the scorer's own data, relabelled
         *LABELS,
         "data={name: labelled, path: runs/shapes-adiee-data/compared/rows, size: 64, "
-        "rows: 28000, edit_types: [target, source, unreached, untouched]}",
+        "limit: 28000, edit_types: [target, source, unreached, untouched]}",
         ADIEE,
         "relabel.upper=null",
     ],
