@@ -431,7 +431,7 @@ def test_a_layer_counts_its_prefix_and_keeps_one_type_of_keys_and_values():
     assert layer.get_mask_sizes(3) == (10, 0)
     own = torch.rand(2, 1, 2, 3, 4)
     keys, values = layer.update(own[0], own[1].bfloat16())  # as the rotary embedding leaves them
-    assert keys.own.dtype == values.own.dtype == torch.bfloat16
+    assert keys.continuation.dtype == values.continuation.dtype == torch.bfloat16
     assert [part.dtype for part in layer.continuation] == [torch.bfloat16] * 2
     cache = SimpleNamespace(layers=[SimpleNamespace(keys=k, values=v.bfloat16())])
     (prefix,) = split_rows(cache)

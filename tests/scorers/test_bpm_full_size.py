@@ -1,6 +1,5 @@
 """BPM with the models that the paper names, at small size: the command of the page, on a real photograph."""
 
-import json
 import shlex
 import shutil
 
@@ -12,10 +11,11 @@ from skimage import data
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from rewardedit.cli import main
+from rewardedit.config import parse_value
 from rewardedit.instructions.llm import OBJECTS, POSITION, SIZE
 from rewardedit.models import resolve_model
 from tests.models import tiny_gemma
-from tests.readme import BENCHMARKS, blocks
+from tests.readme import ROOT, blocks
 from tests.region_models import save_detector, save_segmenter
 
 INSTRUCTION = "make the woman's suit white"
@@ -69,9 +69,12 @@ def hub(tmp_path_factory):
 
 
 def words_of_the_page() -> list[str]:
-    """The command that names these models, without its program."""
-    (command,) = (block for block in blocks(BENCHMARKS, "bash") if "gemma" in block)
-    return shlex.split(command)[1:]
+    """The command that names these models, without its program, and with the instruction known here."""
+    page = (ROOT / "docs" / "score.md").read_text()
+    (command,) = (block for block in blocks(page, "bash") if "gemma" in block)
+    program, score, source, edited, _, *options = shlex.split(command)
+    assert (program, score) == ("rewardedit", "score")
+    return [score, source, edited, INSTRUCTION, *options]
 
 
 def test_the_page_s_command_runs_on_a_photograph(hub, monkeypatch, capsys):
@@ -90,7 +93,7 @@ def test_the_page_s_models_parse_locate_and_judge(hub, monkeypatch):
 
     monkeypatch.chdir(hub)
     words = words_of_the_page()
-    options = json.loads(words[words.index("--scorer") + 1])["bpm"]
+    options = parse_value(words[words.index("--scorer") + 1])["bpm"]
     scorer = load_scorer("bpm", **options)
     finder = scorer.locator.finder
     assert type(finder.detector.model) is t.GroundingDinoForObjectDetection

@@ -63,6 +63,7 @@ def scorer(spec, random_lpips, tiny_dino) -> Scorer:
         "lpips": {"weights": random_lpips},
         "dino_i": {"checkpoint": tiny_dino},
         "bpm": {"missing_object": "failed"},  # an edit that is not there is worse than one that is
+        "lower_of": {"scorers": ["adiee", {"bpm": {"missing_object": "failed"}}]},
     }
     return load_scorer(small(with_options(spec, options)))
 

@@ -149,7 +149,7 @@ def config_of(**changes) -> Config:
     [
         ({"relabel": {"scorer": "ssim"}}, 'relabel.scorer: "l1" there, "ssim" here'),
         ({"relabel": {"scorer": "l1", "upper": [1, 2, 3, 4, 10]}}, "relabel.upper: null there"),
-        ({"data": {"offset": 4}}, "data.offset: 0 there, 4 here"),
+        ({"data": {"name": "shapes", "offset": 4}}, "data.offset: 0 there, 4 here"),
         ({"train": {"max_steps": 8, "lr": 1.0}}, "train.lr: 5e-05 there, 1.0 here"),
         ({"train": {"max_steps": 5}}, "6 steps are done, and train.max_steps asks for 5"),
     ],

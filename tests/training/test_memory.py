@@ -17,6 +17,7 @@ from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.scorers import load_scorer
 from rewardedit.training.memory import Blueprint, dummy_scores
 from rewardedit.training.meta import GIB, peak_memory
+from tests.models import small
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -118,7 +119,7 @@ def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
 @pytest.mark.parametrize("name", ["adiee", "clip_d", "l1", "ssim", "vifi_clip"])
 def test_a_built_in_reward_is_measured(name, sd15):
     """Its gradient needs what the forward pass keeps; in half precision small models save little."""
-    scorer = load_scorer(name).to("meta")
+    scorer = load_scorer(small(name)).to("meta")
 
     def peak(autocast: torch.dtype | None = None, **gradient: bool) -> int:
         edited = torch.empty(2, 3, 256, 256, device="meta", **gradient)

@@ -96,7 +96,7 @@ def test_a_score_is_mapped_by_its_own_range_and_by_no_rows(bounds, scale):
     few = reward_mapping(RewardConfig("l1"), scorer, [-0.5, -0.4, -0.1])
     assert few is None if scale == "none" else few is not None
     if scale == "standard":
-        with pytest.raises(ValueError, match=r"reward\.scale: expected a scorer with bounds .*; vifi_clip"):
+        with pytest.raises(ValueError, match=r"reward\.scale: expected a scorer with bounds .*; l1"):
             chosen_scale(RewardConfig("l1", scale="range"), scorer)
     else:
         slope = slopes(few, bounds)
