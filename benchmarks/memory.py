@@ -199,7 +199,7 @@ def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
     """Bytes of a step that trains the ADIEE scorer."""
     scorer, _ = adiee_scorer.make_trainable(config, llava())
     side = require_size(images_of(config.data))
-    return {"step": scorer_step(scorer, config.train, adiee_scorer.shares(config)[0].stop, side)[0]}
+    return {"step": scorer_step(scorer, config.train, config.train.shares()[0].stop, side)[0]}
 
 
 @cache

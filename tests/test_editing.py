@@ -14,6 +14,7 @@ from skimage import data
 
 from rewardedit import SamplingConfig, editing, load_editor, load_scorer
 from rewardedit.cli import main
+from rewardedit.data.edit_jobs import read_jobs
 from rewardedit.data.worlds import world
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
@@ -291,7 +292,7 @@ def test_a_parquet_table_is_one(folder, tmp_path):
     row = {"source": str(folder / "cat.png"), "instruction": "make it red"}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "rows.parquet")
     for at in (tmp_path, tmp_path / "rows.parquet"):
-        (job,) = editing.read_jobs(str(at), [])
+        (job,) = read_jobs(str(at), [])
         assert job.instructions == ("make it red",)
 
 

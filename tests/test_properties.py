@@ -22,8 +22,9 @@ from PIL import Image
 from rewardedit import EditBatch, EditSample, SamplingConfig, Scorer, best_of_n, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
+from rewardedit.data.edit_jobs import EditJob
 from rewardedit.diffusion.editors import Editor
-from rewardedit.editing import EditJob, EditRunConfig, run_edits
+from rewardedit.editing import EditRunConfig, run_edits
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.scoring import read_shards, score_rows
 from tests.models import tiny_pipeline

@@ -28,11 +28,11 @@ from typing import Any
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, row_shards, source_ids
-from rewardedit.data.bad_rows import SelectedRows, require_few, require_share
+from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.data.datasets import SHARD_BATCHES, images_of, require_alike
-from rewardedit.data.labelled import LabelledEdit, read_skipped, write_labelled
+from rewardedit.data.labelled import read_skipped, write_labelled
 from rewardedit.data.magicbrush import warn_of_benchmarks
-from rewardedit.data.sequences import Sequences, SequencesConfig, open_sequences
+from rewardedit.data.sequences import SequencesConfig, open_sequences
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
 from rewardedit.language.vlm import require_vlm
@@ -52,20 +52,14 @@ from rewardedit.synthesis.counts import (
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
 from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
-from rewardedit.synthesis.labelling import Labelling, Reconstruct, output_rows, own_rows, sequence_rows
-from rewardedit.synthesis.measured import (
-    FIELDS,
-    MeasureConfig,
-    Outputs,
-    measure_edits,
-    own_images,
-    read_measured,
-)
+from rewardedit.synthesis.labelled_shards import label_part, label_sequences
+from rewardedit.synthesis.labelling import Labelling, Reconstruct
+from rewardedit.synthesis.measured import MeasureConfig, measure_edits, own_images
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
-from rewardedit.synthesis.outputs import make_outputs, read_outputs, read_rows
+from rewardedit.synthesis.outputs import make_outputs
 from rewardedit.training import run
 from rewardedit.training.estimate import plan_of, plan_sampling
-from rewardedit.untrusted import CONTENT_ERRORS, is_system_error, read_json_file
+from rewardedit.untrusted import read_json_file
 
 OWN_NAMES = (*OWN_LABELS, DAMAGED, *DAMAGES)
 
@@ -289,7 +283,15 @@ def label_rows(
         if number < len(parts):
             first = number * len(parts[0])
             found, skipped = label_part(
-                config, parts[number], first, number, outputs, measured, names(), labelling()
+                parts[number],
+                first,
+                number,
+                outputs,
+                measured,
+                data,
+                config.batch_size,
+                names(),
+                labelling(),
             )
         else:
             found, skipped = label_sequences(*blocks[number - len(parts)], data, labelling())
@@ -305,57 +307,6 @@ def label_rows(
         "batch_size": config.batch_size,
     }
     return stage(folder, settings, make, len(parts) + len(blocks), "train-{:05d}.parquet")
-
-
-def label_part(
-    config: Config,
-    rows: Rows,
-    first: int,
-    number: int,
-    outputs: dict[str, list[Path]],
-    measured: list[Path],
-    names: list[str],
-    labelling: Labelling,
-) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
-    """Labelled rows of a shard, and rows that have become unreadable since they were measured; rows that
-    could not be measured are left out, since they are listed already.
-    """
-    values = read_measured(measured[number])
-    known = [i for i in range(len(rows)) if (first + i, "source") in values]
-    made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
-    found: list[LabelledEdit] = []
-    skipped: list[dict[str, Any]] = []
-    for part in read_rows(
-        SelectedRows(rows, known), images_of(config.data), config.batch_size, first, (*FIELDS, "mask")
-    ):
-        gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
-        skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
-        if part.batch is None:
-            continue
-        ids = [names[row] for row in part.numbers]
-        found += own_rows(part, ids, values, labelling)
-        for name, own in made.items():
-            taken = own.take(part.numbers)
-            found += output_rows(part, ids, name, taken, values, labelling, config.seed)
-    return found, skipped
-
-
-def label_sequences(
-    name: str, sequences: Sequences, numbers: range, data: DataConfig, labelling: Labelling
-) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
-    """Labelled rows of some sequences, and the sequences that cannot be read."""
-    found: list[LabelledEdit] = []
-    skipped: list[dict[str, Any]] = []
-    for number in numbers:
-        try:
-            sequence = sequences[number]
-            source = f"{name}:{sequence.source_id or sequence.id}"
-            found += sequence_rows(sequence, number, source, data.size, data.resize, labelling)
-        except CONTENT_ERRORS as error:
-            if is_system_error(error):
-                raise
-            skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})
-    return found, skipped
 
 
 def autoencoder(name: str) -> Reconstruct:

@@ -12,7 +12,6 @@ the same state is read in training and use; labels between classes are soft (`co
 Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
 
-import math
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +24,7 @@ from rewardedit.batch import collate
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
-from rewardedit.devices import Precision, require_precision
+from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
 from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
 from rewardedit.models import NAMES, fetched
@@ -37,11 +36,12 @@ from rewardedit.training import run
 from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.labels import all_labels, evaluate_scorer, require_axes, require_label
-from rewardedit.training.loop import LoopConfig, TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.score_token import losses
 from rewardedit.training.scorer_estimate import blueprint, frozen_type, length_line, scorer_lines
+from rewardedit.training.scorer_settings import TrainConfig
 from rewardedit.training.shared_images import (
     group_by_edit,
     require_clean_parts,
@@ -49,38 +49,6 @@ from rewardedit.training.shared_images import (
     rows_of_same_edit,
 )
 from rewardedit.training.vlm_lora import Embeddings, wrap_lora
-
-
-@dataclass(frozen=True)
-class TrainConfig(LoopConfig):
-    """ADIEE's settings as far as the paper states them (App. B)."""
-
-    max_steps: int = 15_000
-    epochs: float | None = None  # passes over the rows, which determine max_steps; None: max_steps applies
-    batch_size: int = 192
-    micro_batch_size: int | None = None  # rows per process and forward pass; None: all of a process's share
-    questions_per_edit: int = 1  # consecutive rows with the same edit, whose images are read once for all
-    lr: float = 2e-5
-    lr_warmup_steps: int = 0
-    # schedule of the learning rate after the warm-up
-    lr_scheduler: Literal["constant_with_warmup", "cosine"] = "constant_with_warmup"
-    beta2: float = 0.95  # AdamW's β₂
-    weight_decay: float = 0.0
-    head_lr: float | None = None  # learning rate of the head; None: train.lr
-    muon_lr: float | None = None  # Muon's learning rate of the language model's matrices; None: AdamW for all
-    text_weight: float = 1.0  # weight of the answer's cross-entropy
-    score_weight: float = 10.0  # weight of the score's error
-    # weight of the score's error for labels of 5 or more; set it above 1 if most rows are failures
-    positive_weight: float = 1.0
-    gradient_checkpointing: bool = True  # gradient checkpointing of the language model
-    mixed_precision: Precision = "bf16"
-
-    def over(self, rows: int) -> "TrainConfig":
-        """Settings with `max_steps` for `epochs` passes over the given number of rows; unchanged without
-        `epochs`.
-        """
-        steps = self.max_steps if self.epochs is None else math.ceil(self.epochs * rows / self.batch_size)
-        return replace(self, max_steps=steps)
 
 
 @dataclass(frozen=True)
@@ -140,7 +108,7 @@ def plan(config: Config) -> list[str]:
 
     def cost() -> list[str]:
         vlm = blueprint(config.model, frozen_type(config.train, config.lora_rank))
-        place = (shares(config)[0].stop, require_size(images_of(config.data)))
+        place = (config.train.shares()[0].stop, require_size(images_of(config.data)))
         return scorer_lines(lambda: make_trainable(config, vlm)[0], config.train, *place)
 
     return plan_of(model, lambda: length_line(config.train), cost, data)
@@ -148,7 +116,7 @@ def plan(config: Config) -> list[str]:
 
 def require_settings(config: Config) -> None:
     """Raises ValueError if settings do not fit one another, the model or the installed packages."""
-    shares(config)
+    config.train.shares()
     require_precision(config.train.mixed_precision)
     kind = require_vlm(config.model)
     if config.train.questions_per_edit > 1:
@@ -264,7 +232,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if held_out is not None and config.held_out is not None:
             saved = _as_loaded(scorer, adapter, folder / "scorer")
             with loop.autocast():
-                metrics |= evaluate_scorer(saved, held_out, config.held_out, shares(config)[0].stop)
+                metrics |= evaluate_scorer(saved, held_out, config.held_out, config.train.shares()[0].stop)
         write_json(folder / "metrics.json", metrics)
     return folder / "scorer"
 
@@ -287,7 +255,7 @@ def _as_loaded(scorer: Adiee, adapter: Any, folder: Path) -> Adiee:
 
 def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> TrainLoop:
     """Loop over the parameters that require a gradient, with a separate learning rate for the head."""
-    steps = len(shares(config))
+    steps = len(config.train.shares())
     accelerator = make_accelerator(folder, config.train.mixed_precision, steps, config.train.tracker)
     head = list(scorer.head.parameters())
     rest = [p for p in scorer.model.parameters() if p.requires_grad]
@@ -308,20 +276,6 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     return TrainLoop(
         config.train, accelerator, optimizer, lr_scheduler, trained, folder, resume, folder.name, states=own
     )
-
-
-def shares(config: Config) -> list[slice]:
-    """Micro-batches, as slices of a process's share of a batch."""
-    share = config.train.batch_size // processes().num_processes
-    size = config.train.micro_batch_size or share
-    per_edit = config.train.questions_per_edit
-    parts = share * processes().num_processes == config.train.batch_size and not share % size
-    if per_edit < 1 or not parts or size % per_edit:
-        raise ValueError(
-            f"batch_size: expected {config.train.batch_size} to part into micro-batches of {size} on "
-            f"{processes().num_processes} processes, and these into {per_edit} questions an edit"
-        )
-    return [slice(first, first + size) for first in range(0, share, size)]
 
 
 def read_steps(config: Config, rows: Rows, usable: list[int]) -> Prefetcher[list[tuple]]:
@@ -348,7 +302,7 @@ def read_step(
     local, questions = chosen[own], asked[own].tolist()
     images = images_of(config.data)
     found = []
-    for part in shares(config):
+    for part in config.train.shares():
         samples = [rows[usable[i]] for i in local[part]]
         labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
         batch = collate(samples, require_size(images), images.resize, fields=())

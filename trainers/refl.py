@@ -24,7 +24,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.worlds import Samples
-from rewardedit.diffusion.editors import files_of_editor
+from rewardedit.diffusion.editor_files import files_of_editor
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan, require_comparison

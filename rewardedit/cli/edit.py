@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
     from rewardedit.cli.small_models import MODEL, SCORER, file_size, in_world, warn_of_small_models, world_of
+    from rewardedit.data.edit_jobs import read_jobs
     from rewardedit.diffusion.editors import SamplingConfig, load_editor
-    from rewardedit.editing import EditRunConfig, open_masks, read_jobs, require_numbers, run_edits
+    from rewardedit.editing import EditRunConfig, open_masks, require_numbers, run_edits
     from rewardedit.scorers import load_scorer
     from rewardedit.scorers.load import packaged_models
 

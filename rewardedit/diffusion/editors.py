@@ -17,21 +17,24 @@ from torch import Tensor
 from rewardedit import config as configs
 from rewardedit import devices, pretrained
 from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
+from rewardedit.diffusion.editor_files import (
+    EMBEDDING,
+    SETTINGS,
+    files_of_editor,
+    find_lora,
+    own_lora,
+    read_beside,
+)
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.language.texts import LOCK, note
-from rewardedit.models import fetched, resolve_model
+from rewardedit.models import resolve_model
 from rewardedit.prepared import Broadcast, Prepared
-from rewardedit.reward_prompt import FILE as PROMPT
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.untrusted import read_settings_file
 from rewardedit.values import require_texts
-
-SETTINGS = "sampling.json"
-EMBEDDING = "reward_embedding.safetensors"
-LORA = "pytorch_lora_weights.safetensors"
 
 
 @dataclass(frozen=True)
@@ -230,13 +233,13 @@ def load_editor(
 
     if lora is None:
         path = files_of_editor(name)
-        settings, own_base = _read_beside(path)
-        weights = _own_lora(name, path, own_base)
+        settings, own_base = read_beside(path)
+        weights = own_lora(name, path, own_base)
         base = name if own_base is None else own_base
     else:
         weights = find_lora(lora)
         path = weights.parent
-        settings, _ = _read_beside(path)
+        settings, _ = read_beside(path)
         base = name
 
     asked = _settings_of(path, settings, base)
@@ -253,33 +256,6 @@ def load_editor(
         embedding = _load_embedding(path, device, dtype)
     choice = set_attention(family_of(pipe).denoiser(pipe), attention)
     return Editor(pipe, asked, prompt, embedding, choice)
-
-
-def _read_beside(path: Path) -> tuple[dict[str, Any], Any]:
-    """Settings next to an editor, and the base that they name beside them; None if they name none."""
-    settings = read_settings_file(path / SETTINGS) if (path / SETTINGS).is_file() else {}
-    base = settings.pop("base", None)
-    return settings, base
-
-
-def _own_lora(name: str, path: Path, base: Any) -> Path | None:
-    """The file of LoRA weights in an editor's folder; None for a pipeline without them.
-
-    Raises:
-        ValueError: if there is a LoRA without the name of its base, or a base without its LoRA.
-    """
-    if not (path / "model_index.json").is_file() and _loras_in(path):
-        if base is None:
-            raise ValueError(
-                f"editor {name!r}: a LoRA, which does not name its base; give both: --model BASE --lora "
-                f'{name}, in Python load_editor("BASE", lora="{name}")'
-            )
-        return find_lora(str(path))
-    if (path / LORA).is_file():  # next to a whole pipeline
-        return path / LORA
-    if base is not None:
-        raise ValueError(f"editor {name!r}: {SETTINGS} names the base {base}, but there is no {LORA} for it")
-    return None
 
 
 def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> SamplingConfig:
@@ -308,29 +284,6 @@ def _load_embedding(path: Path, device: str | torch.device, dtype: torch.dtype) 
     return embedding
 
 
-def find_lora(name: str) -> Path:
-    """The file of LoRA weights that a name stands for: itself, or the only one in its folder.
-
-    Raises:
-        ValueError: if there is none, or there are several and none has diffusers' name.
-    """
-    if Path(name).is_file():
-        return Path(name)
-    folder = fetched(name, (LORA, SETTINGS, PROMPT, EMBEDDING))
-    loras = _loras_in(folder)
-    if len(loras) != 1:
-        names = ", ".join(path.name for path in loras) or "no .safetensors file"
-        raise ValueError(f"lora {name!r}: expected {LORA} or one .safetensors file; got {names}")
-    return loras[0]
-
-
-def _loras_in(folder: Path) -> list[Path]:
-    """Files that may be a LoRA; only the one with diffusers' name, if it is there."""
-    if (folder / LORA).exists():
-        return [folder / LORA]
-    return sorted(path for path in folder.glob("*.safetensors") if path.name != EMBEDDING)
-
-
 def _add_lora(pipe: Any, weights: Path, base: str) -> None:
     try:
         with pretrained.reading(str(weights)):
@@ -340,16 +293,6 @@ def _add_lora(pipe: Any, weights: Path, base: str) -> None:
         raise ValueError(f"lora {str(weights)!r}: does not fit {base} ({first})") from error
     if not pipe.get_list_adapters():
         raise ValueError(f"lora {str(weights)!r}: holds no weights for {base}")
-
-
-def files_of_editor(name: str) -> Path:
-    """The folder of the files next to an editor's pipeline: sampling settings, the reward prompt and its
-    embedding, or a LoRA. From an editor on the hub only these are downloaded.
-
-    Raises:
-        ValueError: if nothing can be downloaded under a hub name.
-    """
-    return fetched(name, (SETTINGS, PROMPT, EMBEDDING, LORA))
 
 
 def _load_pipeline(name: str, dtype: torch.dtype) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardedit.diffusion.editors import EMBEDDING, SETTINGS
+from rewardedit.diffusion.editor_files import EMBEDDING, SETTINGS
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.untrusted import read_settings_file
 

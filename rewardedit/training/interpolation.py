@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from rewardedit import devices
-from rewardedit.diffusion.editors import LORA, Editor, load_editor
+from rewardedit.diffusion.editor_files import LORA
+from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.training.monitor import HackingMonitor
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)

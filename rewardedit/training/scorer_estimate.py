@@ -1,7 +1,6 @@
 """Time and memory of a scorer's training, estimated on `meta` before any weights are there."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,19 +14,20 @@ from rewardedit.training.estimate import time_line
 from rewardedit.training.memory import MOMENTS
 from rewardedit.training.meta import FULL, OVERHEAD, peak_memory, table, weights
 from rewardedit.training.score_token import losses
+from rewardedit.training.scorer_settings import TrainConfig
 from rewardedit.training.trainable import autocast_type
 
 WORDS = 20  # words of a long instruction
 ROOM = 256  # tokens that a scorer adds, at most
 
 
-def frozen_type(train: Any, lora_rank: int | None) -> torch.dtype:
+def frozen_type(train: TrainConfig, lora_rank: int | None) -> torch.dtype:
     """Type of frozen weights: that in which a step computes; trained ones are in fp32."""
     half = autocast_type(devices.precision_here(train.mixed_precision))
     return torch.float32 if half is None or lora_rank is None else half
 
 
-def length_line(train: Any) -> str:
+def length_line(train: TrainConfig) -> str:
     """Line with the length of a training, as far as it is known without the rows."""
     long = f"{train.max_steps} steps" if train.epochs is None else f"{train.epochs:g} passes over the rows"
     return f"training: {long} in batches of {train.batch_size}"
@@ -58,7 +58,7 @@ def loss_of(scorer: Adiee, rows: int, side: int) -> torch.Tensor:
     return text + score
 
 
-def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, int]:
+def scorer_step(scorer: Adiee, train: TrainConfig, rows: int, side: int) -> tuple[int, int]:
     """Bytes of a step that trains the scorer on a micro-batch, at most, and its operations."""
     scorer.train()
     trained = [p for p in scorer.parameters() if p.requires_grad]
@@ -71,7 +71,7 @@ def scorer_step(scorer: Adiee, train: Any, rows: int, side: int) -> tuple[int, i
     return resident + step + OVERHEAD, counter.get_total_flops()
 
 
-def scorer_lines(make: Callable[[], Adiee], train: Any, rows: int, side: int) -> list[str]:
+def scorer_lines(make: Callable[[], Adiee], train: TrainConfig, rows: int, side: int) -> list[str]:
     """Time and memory of the training of a scorer on `meta`, or the reason why they cannot be estimated."""
     try:
         memory, operations = scorer_step(make(), train, rows, side)

@@ -13,7 +13,8 @@ from rewardedit import devices
 from rewardedit.config import require_unset
 from rewardedit.devices import Precision
 from rewardedit.diffusion.attention import Backend
-from rewardedit.diffusion.editors import LORA, Editor, load_editor
+from rewardedit.diffusion.editor_files import LORA
+from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.diffusion.families import EditFamily
 from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt

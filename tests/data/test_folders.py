@@ -3,8 +3,8 @@
 import pytest
 from PIL import Image
 
+from rewardedit.data.edit_jobs import read_jobs
 from rewardedit.data.folders import by_stem, list_images
-from rewardedit.editing import read_jobs
 from rewardedit.images import load_image
 from rewardedit.synthesis.methods import FolderOfOutputs
 from rewardedit.untrusted import IMAGE_SUFFIXES, readable_suffixes

@@ -21,6 +21,7 @@ from rewardedit.data import DataConfig, held_out_rows, open_named, open_rows
 from rewardedit.images import load_image, to_tensor
 from rewardedit.shapes import Shapes
 from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, RulesConfig, Thresholds, label_output
+from rewardedit.synthesis.labelled_shards import label_sequences
 from rewardedit.synthesis.labelling import Labelling
 from rewardedit.trainers import adiee_data
 from tests import forks
@@ -317,7 +318,7 @@ def test_a_disk_that_fails_ends_the_stage_and_no_sequence_is_lost():
         RulesConfig(), Thresholds(0.0, (0.0, 0.0)), {}, lambda images: images, frozenset(), 0
     )
     with pytest.raises(OSError, match="Input/output"):
-        adiee_data.label_sequences("x", Failing(), range(1), DataConfig("shapes"), labelling)
+        label_sequences("x", Failing(), range(1), DataConfig("shapes"), labelling)
 
 
 def test_an_editor_that_fails_on_a_row_costs_that_row_s_output_alone(tiny_editor, tmp_path, monkeypatch):

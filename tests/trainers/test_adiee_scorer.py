@@ -428,10 +428,10 @@ def test_only_the_answer_s_tokens_count(rows, model):
     assert float(found) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
 
 
-def test_batches_that_do_not_part_are_refused(rows, model):
+def test_batches_that_do_not_part_are_refused():
     train = TrainConfig(batch_size=6, micro_batch_size=4)
     with pytest.raises(ValueError, match="expected 6 to part"):
-        trainer.shares(config(rows, model, train=train))
+        train.shares()
 
 
 def test_a_lora_is_trained_beside_weights_of_few_bits(rows, tmp_path):

@@ -23,7 +23,7 @@ from rewardedit import RewardPrompt, load_editor
 from rewardedit.cli import main
 from rewardedit.cli.recipes import read_recipe
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.diffusion.editors import LORA
+from rewardedit.diffusion.editor_files import LORA
 from rewardedit.images import load_image
 from rewardedit.scoring import read_columns
 from rewardedit.training.checkpoints import checkpoints

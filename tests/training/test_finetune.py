@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows
-from rewardedit.diffusion.editors import LORA, load_editor, save_editor, write_prompts
+from rewardedit.diffusion.editor_files import LORA
+from rewardedit.diffusion.editors import load_editor, save_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import read_log
 from rewardedit.images import load_image

@@ -139,4 +139,4 @@ def test_what_cannot_be_read_once_is_refused(rows, tmp_path):
         assert not (tmp_path / "run").exists(), "before anything is read or written"
     uneven = replace(asked, train=replace(asked.train, questions_per_edit=4))
     with pytest.raises(ValueError, match="into 4 questions an edit"):
-        trainer.shares(uneven)
+        uneven.train.shares()
