@@ -18,6 +18,7 @@ from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
+from rewardedit.relabel import RelabelConfig
 from rewardedit.reports import model_card
 from rewardedit.reports.card_examples import Usage
 from rewardedit.reports.card_samples import copy_samples, keep_samples
@@ -33,7 +34,7 @@ from rewardedit.trainers.reward_conditioned import Config
 def run(tmp_path) -> Path:
     """Files of a finished run, without its weights."""
     data = DataConfig("magicbrush", path="osunlp/MagicBrush", size=256)
-    text = dump(Config("mine", base="vinesmsuic/magicbrush-jul7", data=data))
+    text = dump(Config("mine", data, RelabelConfig("l1"), "vinesmsuic/magicbrush-jul7"))
     (tmp_path / "config.yaml").write_text(text)
     environment = {
         "trainer": "reward_conditioned",
