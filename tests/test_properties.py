@@ -27,7 +27,7 @@ from rewardedit.diffusion.editors import Editor
 from rewardedit.editing import EditRunConfig, run_edits
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.scoring import read_shards, score_rows
-from tests.models import tiny_pipeline
+from tests.models import small, tiny_pipeline
 
 CHEAP = ("l1", "l2", "psnr", "ssim", "clip_d:0.7,l1:0.3", "clip_t", "clip_i")  # milliseconds an edit
 DEAR = ("vifi_clip", "bpm", "adiee")  # some of the cases
@@ -142,7 +142,7 @@ def require_sound(scores: Scores, rows: int) -> None:
 
 @pytest.fixture(scope="module")
 def scorers() -> dict[str, Scorer]:
-    return {spec: load_scorer(spec) for spec in (*CHEAP, *DEAR)}
+    return {spec: load_scorer(small(spec)) for spec in (*CHEAP, *DEAR)}
 
 
 @sizes

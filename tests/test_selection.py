@@ -10,6 +10,7 @@ from rewardedit.batch import Scores
 from rewardedit.images import to_pil
 from rewardedit.selection import Selection
 from rewardedit.shapes import Shapes
+from tests.models import small
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,9 @@ def sample():
 
 
 def test_the_best_is_the_one_with_the_highest_score(editor, sample):
-    result = best_of_n(editor, load_scorer("clip_d:0.7,l1:0.3"), sample.source, sample.instruction, n=4)
+    result = best_of_n(
+        editor, load_scorer(small("clip_d:0.7,l1:0.3")), sample.source, sample.instruction, n=4
+    )
     assert result.images.shape == (4, 3, 64, 64)
     assert result.seeds == [0, 1, 2, 3]
     assert set(result.scores.parts) == {"clip_d", "l1"}

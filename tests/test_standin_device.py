@@ -26,6 +26,10 @@ from rewardedit.training.checkpoints import checkpoints
 from rewardedit.training.fit import SmallTrainConfig, fit
 from tests import standin
 
+WORLD = ("--world", "shapes")
+SUM = "relabel.scorer={clip_d: {weight: 0.7, checkpoint: shapes/clip}, ssim: {weight: 0.3}}"
+
+
 SHORT = [
     "data.limit=14",
     "data.size=32",
@@ -198,9 +202,7 @@ def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_edit
 
 
 def test_rows_are_labelled(standin_device, tmp_path):
-    assert (
-        main(["relabel", "data.limit=14", "relabel.scorer=clip_d:0.7,ssim:0.3", "--out", str(tmp_path)]) == 0
-    )
+    assert main(["relabel", "data.name=shapes", "data.limit=14", SUM, "--out", str(tmp_path)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -238,14 +240,29 @@ def test_a_picture_is_edited_in_half_precision(
 def test_an_edit_is_scored(standin_device, photo, tmp_path, capsys):
     assert (
         main(
-            ["score", photo, photo, "make it red", "--scorer", "clip_d", "l1", "ssim", "vifi_clip", "--json"]
+            [
+                "score",
+                photo,
+                photo,
+                "make it red",
+                *WORLD,
+                "--scorer",
+                "clip_d",
+                "l1",
+                "ssim",
+                "vifi_clip",
+                "--json",
+            ]
         )
         == 0
     )
     records = json.loads(capsys.readouterr().out)
     assert {record["scorer"] for record in records} == {"clip_d", "l1", "ssim", "vifi_clip"}
     heat = tmp_path / "heat.png"
-    assert main(["score", photo, photo, "make it red", "--scorer", "clip_d", "--heatmap", str(heat)]) == 0
+    assert (
+        main(["score", photo, photo, "make it red", *WORLD, "--scorer", "clip_d", "--heatmap", str(heat)])
+        == 0
+    )
     assert heat.is_file()
 
 

@@ -19,7 +19,14 @@ def store():
 
 
 def test_a_data_set_is_labelled_into_a_store_as_into_a_folder(store, tmp_path):
-    words = ["relabel", "data.limit=40", "relabel.scorer=l1", "relabel.batch_size=1", "--out"]
+    words = [
+        "relabel",
+        "data.name=shapes",
+        "data.limit=40",
+        "relabel.scorer=l1",
+        "relabel.batch_size=1",
+        "--out",
+    ]
     assert main([*words, str(tmp_path / "out")]) == 0
     assert main([*words, "memory://bucket/out"]) == 0
     names = sorted(path.name for path in (tmp_path / "out" / "relabelled").iterdir())

@@ -141,7 +141,8 @@ def find_scorer(name: str) -> type[Scorer]:
         ValueError: on an unknown name, or a class that is not a `Scorer`.
     """
     path = {**BUILT_IN, **COMBINED, **OWN_MODELS}.get(name, name)
-    if EXACT in name.lower() or path.startswith("rewardedit.shapes"):
+    is_exact = name.lower().endswith(EXACT) and ":" not in name
+    if is_exact or path.startswith("rewardedit.shapes"):
         raise ValueError(f"{name}: the exact rating knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
         raise ValueError(

@@ -48,7 +48,7 @@ def test_rows_of_some_rules_alone(folder):
     "wrong", [{"fraction": 0.0}, {"fraction": 1.5}, {"name": "shapes", "path": "", "fraction": 0.5}]
 )
 def test_a_share_that_cannot_be_taken_is_refused(wrong):
-    with pytest.raises(ValueError, match="share: "):
+    with pytest.raises(ValueError, match="fraction: "):
         DataConfig(**{"name": "table", "path": "x", **wrong})
 
 

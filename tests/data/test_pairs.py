@@ -210,9 +210,9 @@ def test_streamed_pairs_are_the_pairs(tmp_path):
 
 def test_pairs_beyond_the_last_and_no_pairs_are_refused(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", [bench_row()], BENCH)
-    with pytest.raises(ValueError, match="first: expected a pair below 1"):
+    with pytest.raises(ValueError, match="offset: expected a pair below 1"):
         open_pairs(PairsConfig("editreward_bench", str(tmp_path), offset=1))
-    with pytest.raises(ValueError, match="rows, first: expected at least 1 and at least 0; got 0, 0"):
+    with pytest.raises(ValueError, match="limit, offset: expected at least 1 and at least 0; got 0, 0"):
         PairsConfig("editreward_bench", str(tmp_path), limit=0)
     with pytest.raises(ValueError, match="lacks the columns"):
         open_pairs(PairsConfig("editreward", str(tmp_path)))

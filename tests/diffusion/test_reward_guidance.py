@@ -18,7 +18,7 @@ from rewardedit.diffusion.guidance import mask_guidance
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.diffusion.schedulers import pred_x0, pred_x0_coefficients
 from rewardedit.shapes import Shapes
-from tests.models import tiny_pipeline
+from tests.models import small, tiny_pipeline
 
 SCHEDULERS = {
     "ddim": DDIMScheduler(clip_sample=False),
@@ -185,7 +185,7 @@ def decoder_and_latents():
 
 def score_of(name: str):
     samples = Shapes("val").batch(0, 1)
-    scorer = load_scorer(name)
+    scorer = load_scorer(small(name))
     source = samples.source[..., ::2, ::2]
     return lambda edited: scorer(EditBatch(source, samples.instruction, edited)).mean()
 

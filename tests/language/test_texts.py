@@ -9,7 +9,7 @@ from rewardedit import EditBatch, load_editor, load_scorer
 from rewardedit.language.texts import note_cut, noting, tokenize
 from rewardedit.regions.detector import Detector
 from rewardedit.scoring import TEXT_CUT, score_batch
-from tests.models import small_tokenizer
+from tests.models import small, small_tokenizer
 
 LONG = "turn the small red circle into a blue star " * 12
 UNKNOWN = "could you recolour the circle"  # to the small tokenizers a "u" at the end of a word is unknown
@@ -74,7 +74,7 @@ def batch_of(*instructions: str, **texts: list[str]) -> EditBatch:
 @pytest.mark.parametrize("name", ["clip_d", "clip_t", "vifi_clip", "adiee", "vlm_judge"])
 def test_rows_whose_texts_are_cut_carry_a_flag(name, tiny_judge):
     options = {"checkpoint": tiny_judge} if name == "vlm_judge" else {}
-    scorer = load_scorer(name, **options)
+    scorer = load_scorer(small({name: options}))
     cut = UNKNOWN if name in ("adiee", "vlm_judge") else LONG
     scores = score_batch(batch_of("remove the circle", cut, "add a star"), {name: scorer})[name]
     assert scores.parts[TEXT_CUT].nan_to_num(0).tolist() == [0, 1, 0]

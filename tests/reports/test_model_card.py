@@ -34,7 +34,7 @@ from rewardedit.trainers.reward_conditioned import Config
 def run(tmp_path) -> Path:
     """Files of a finished run, without its weights."""
     data = DataConfig("magicbrush", path="osunlp/MagicBrush", size=256)
-    text = dump(Config("mine", data, RelabelConfig("l1"), "vinesmsuic/magicbrush-jul7"))
+    text = dump(Config("mine", data, RelabelConfig("vifi_clip"), "vinesmsuic/magicbrush-jul7"))
     (tmp_path / "config.yaml").write_text(text)
     environment = {
         "trainer": "reward_conditioned",

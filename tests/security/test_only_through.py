@@ -38,6 +38,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "language/model_hash": "a tokenizer's rules, as the tokenizer itself writes them",
         "stages/stage": OWN,
         "training/checkpoints": OWN,
+        "training/phases": OWN,
         "training/run": OWN,
         "shapes/trainers/detector": "a tokenizer's rules, as the tokenizer itself writes them",
     },
@@ -84,6 +85,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "read_text": {
         "cli/recipes": PACKAGE,
+        "cli/train": PACKAGE,
         "config": USER,
         "data/annotations": INSIDE,
         "data/dice_d": INSIDE,
@@ -92,6 +94,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "reports/model_card": OWN,
         "reports/published": OWN,
         "reports/report": PACKAGE,
+        "training/phases": OWN,
         "training/run": OWN,
         "training/run_folder": OWN,
     },

@@ -16,6 +16,8 @@ from torch import nn
 
 from rewardedit.cli import main
 from rewardedit.cli.announce import announcements
+from rewardedit.data import DataConfig
+from rewardedit.relabel import RelabelConfig
 from rewardedit.trainers.reward_conditioned import Config
 from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.run import start
@@ -90,7 +92,7 @@ def words(out: Path, *more: str) -> list[str]:
 
 def plant(folder: Path) -> None:
     """A folder that looks as if it were a run, with something to be lost."""
-    start(folder, Config("x"))
+    start(folder, Config("x", DataConfig("shapes"), RelabelConfig("l1"), "shapes/editor"))
     release(folder)
     (folder / "victim").write_text("mine")
 
@@ -189,7 +191,9 @@ def test_a_recipe_does_not_choose_a_folder(name, victim, capsys):
     plant(victim)
     recipe = victim.parent / "own.yaml"
     name = json.dumps(name.format(victim.parent))
-    recipe.write_text(f"trainer: reward_conditioned\nname: {name}\n")
+    recipe.write_text(
+        f"trainer: reward_conditioned\ndata: {{name: shapes}}\nrelabel: {{scorer: l1}}\nname: {name}\n"
+    )
     assert main(["train", str(recipe), "--overwrite"]) == 2
     assert "name: expected a plain name of one folder or file" in capsys.readouterr().err
     assert (victim / "victim").read_text() == "mine"
@@ -227,7 +231,9 @@ def test_the_owner_s_file_of_a_run_is_no_way_to_another(tmp_path):
 
 
 JUDGE = "{vlm_judge: {checkpoint: 'https://judge.example:8443/v1#m', key_variable: PLANTED_TOKEN}}"
-PARSER = "{bpm: {parser: 'https://parser.example/v1#m', parser_cache: /etc/planted}}"
+PARSER = (
+    "{bpm: {checkpoint: shapes/detector, parser: 'https://parser.example/v1#m', parser_cache: /etc/planted}}"
+)
 
 
 @pytest.fixture

@@ -410,7 +410,7 @@ def test_damaged_settings_of_a_stage_are_told_where_it_has_shards_and_written_an
     if content == DAMAGED[-1]:
         content = b"{"
         (tmp_path / "making.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"making.json: expected .*; remove .* made again"):
+    with pytest.raises(ValueError, match=r"making.json: expected .*; remove .* to make it again"):
         stage(tmp_path, {}, write, 1)
     (tmp_path / "part-00000").unlink()
     stage(tmp_path, {}, write, 1)

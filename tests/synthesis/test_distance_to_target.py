@@ -129,7 +129,9 @@ def test_nothing_to_change_is_not_untouched():
 
 @pytest.mark.parametrize("pairs", [[(0.5, 10.0), (0.2, 0.0)], [(0.0, 11.0)], [(0.0, 10.0), (0.0, 0.0)]])
 def test_shares_that_do_not_rise_and_labels_beyond_ten_are_refused(pairs):
-    with pytest.raises(ValueError, match="unreached: expected rising shares with labels from 0 to 10"):
+    with pytest.raises(
+        ValueError, match="distance_to_target: expected rising shares with labels from 0 to 10"
+    ):
         RulesConfig(distance_to_target=tuple(pairs))
 
 

@@ -16,6 +16,8 @@ from rewardedit.synthesis.label_rules import (
 )
 from rewardedit.synthesis.measured import MeasureConfig
 
+CLIP_D = {"clip_d": {"checkpoint": "shapes/clip"}}
+CLIP_I = {"clip_i": {"checkpoint": "shapes/clip"}}
 LIMITS = Thresholds(clip_d=0.2, similarity=(0.8, 0.4))
 GOOD = Measured(0.5, (0.9, 0.9))
 
@@ -110,11 +112,13 @@ def test_a_percentile_beside_a_fixed_threshold_is_refused():
         RulesConfig(preset="paper", clip_d_percentile=30)
 
 
-@pytest.mark.parametrize("similarity", [("clip_i", "ssim"), ({"clip_i": {"against": "source"}}, "clip_i")])
+@pytest.mark.parametrize(
+    "similarity", [(CLIP_I, "ssim"), ({"clip_i": {"against": "source", "checkpoint": "shapes/clip"}}, CLIP_I)]
+)
 def test_a_similarity_to_the_source_is_refused(similarity):
     with pytest.raises(ValueError, match=r"measure\.similarity: expected a scorer that compares with "):
-        MeasureConfig(similarity=similarity).load()
-    assert MeasureConfig(similarity=("clip_i", {"ssim": {"against": "target"}})).load()
+        MeasureConfig(CLIP_D, similarity).load()
+    assert MeasureConfig(CLIP_D, (CLIP_I, {"ssim": {"against": "target"}})).load()
 
 
 def test_nothing_to_take_a_percentile_of_is_refused():
@@ -131,7 +135,7 @@ def test_nothing_to_take_a_percentile_of_is_refused():
         {"vae_roundtrip": 1.5},
         {"another_turn": -0.1},
         {"another_word": -1, "word_groups": (("left", "right"),)},
-        {"damaged": -1},
+        {"damages_per_target": -1},
         {"word_groups": (("left", "right"), ("red", "Red"))},  # one word is no choice
     ],
 )

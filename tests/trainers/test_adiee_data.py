@@ -184,8 +184,9 @@ def test_the_report_shows_thresholds_and_examples(run):
     page = (run / "report.html").read_text()
     for part in ("Rows by rule and label", "Rows by method and label"):
         assert part in page
-    for rule in ("turns_some", "no_progress"):
-        assert f"<option>{rule}</option>" in page
+    rules = {row["rule"] for row in labelled(run)}
+    assert {"turns_some", "target"} <= rules
+    assert all(f"<option>{rule}</option>" in page for rule in rules)
     files = re.findall(r'<img [^>]*src="([^"]+)"', page)
     assert len(files) > 20
     assert all((run / file).is_file() for file in files)
@@ -368,7 +369,7 @@ def test_magicbrush_s_dev_split_is_warned_of(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["data={}"], "expected rows by a name of one's own, such as data.shapes.limit=100"),
+        (["data={}"], "expected rows by a name of one's own, such as data.mine={name: table"),
         (["data.more={name: shapes, size: 32}"], "data.more: expected size 64 and resize crop"),
         (["methods={source: {model: x}}"], "methods: expected a name of letters"),
         (["methods={a/b: {model: x}}"], "methods: expected a name of letters"),

@@ -141,7 +141,9 @@ def test_a_trained_scorer_goes_on_with_a_lora_and_its_head(rows, model, tmp_path
 
 def test_the_base_of_an_adapter_is_found_from_elsewhere(rows, model, tmp_path, monkeypatch):
     monkeypatch.chdir(Path(model).parent)
-    (Path(model).parent / "shapes/vlm").mkdir()  # one of the package's own is no folder, whatever is here
+    (Path(model).parent / "shapes/vlm").mkdir(
+        parents=True
+    )  # one of the package's own is no folder, whatever is here
     assert trainer.make_scorer(config(rows, "shapes/vlm"))[0].settings.base == "shapes/vlm"
     asked = config(rows, Path(model).name, steps=1)
     scorer = trainer.train(asked, tmp_path / "run")

@@ -42,6 +42,8 @@ FAST = {
     "validation_rows": 1,
 }
 LOOK = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
+OWN = {"name": "x", "data": {"name": "shapes"}, "base": "shapes/editor"}
+CLIP_D = {"clip_d": {"checkpoint": "shapes/clip"}}
 REWARD = RewardConfig("l1", num_inference_steps=(3, 4), weight=0.1)
 SCALE = RewardScale((0.0, 0.5, 0.8, 1.0))
 
@@ -92,7 +94,9 @@ def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path,
     nothing = RewardConfig(
         "l1", preset="imagereward", scale="none", hinge=0.0, num_inference_steps=(3,), stop_before_end=(0, 0)
     )
-    monkeypatch.setattr("rewardedit.training.reward_scale.FIRST", 5)  # unmapped, a few rows say enough
+    monkeypatch.setattr(
+        "rewardedit.training.reward_scale.EFFECT_CHECK_ROWS", 5
+    )  # unmapped, a few rows say enough
     with pytest.raises(ValueError, match="zero for all 5 rows that were scored"):
         train(Config("x", DATA, nothing, tiny_editor, TrainConfig(**FAST), LOOK), tmp_path / "nothing")
     config = trained(
@@ -110,11 +114,15 @@ def test_imagereward_standardises_what_its_hinge_looks_at(tiny_editor, tmp_path,
 
 
 def test_rollouts_are_drawn_from_what_is_asked():
-    drawn = {RewardConfig().rollout(torch.Generator().manual_seed(s)).num_inference_steps for s in range(200)}
+    drawn = {
+        RewardConfig("l1").rollout(torch.Generator().manual_seed(s)).num_inference_steps for s in range(200)
+    }
     assert drawn == set(range(10, 101, 5))
-    late = [RewardConfig(preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)]
+    late = [
+        RewardConfig("l1", preset="imagereward").rollout(torch.Generator().manual_seed(s)) for s in range(100)
+    ]
     assert {how.stop or how.num_inference_steps for how in late} == set(range(31, 41))
-    early = RewardConfig(num_inference_steps=(10, 20), stop_before_end=(9, 19), scored="pred_x0")
+    early = RewardConfig("l1", num_inference_steps=(10, 20), stop_before_end=(9, 19), scored="pred_x0")
     stops = {
         (how.num_inference_steps, how.stop or 0)
         for how in (early.rollout(torch.Generator().manual_seed(s)) for s in range(200))
@@ -122,8 +130,8 @@ def test_rollouts_are_drawn_from_what_is_asked():
     assert stops == {(10, 1), *((20, stop) for stop in range(1, 12))}
     assert early.mean_steps == pytest.approx((1 + 6) / 2)
     assert {how.scored for how in late} == {"pred_x0"}
-    assert RewardConfig(preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
-    short = RewardConfig(num_inference_steps=(10,), stop_before_end=(2, 2), grad_steps=20)
+    assert RewardConfig("l1", preset="draft", grad_steps=4).rollout(torch.Generator()).grad_steps == 4
+    short = RewardConfig("l1", num_inference_steps=(10,), stop_before_end=(2, 2), grad_steps=20)
     assert short.rollout(torch.Generator()).grad_steps == 8, "no more than the steps that are taken"
 
 
@@ -136,7 +144,7 @@ def test_rollouts_are_drawn_from_what_is_asked():
     ],
 )
 def test_presets_are_those_of_the_papers(preset, steps, left_out, scored, loss, weight):
-    found = RewardConfig(preset=preset)
+    found = RewardConfig("l1", preset=preset)
     assert (found.num_inference_steps, found.stop_before_end) == (tuple(steps), left_out)
     assert (found.scored, (found.loss, found.hinge), found.weight) == (scored, loss, weight)
 
@@ -144,7 +152,7 @@ def test_presets_are_those_of_the_papers(preset, steps, left_out, scored, loss, 
 @pytest.mark.parametrize("left_out", [(2, 1), (-1, 1), (3, 3)])
 def test_a_rollout_takes_at_least_one_step_and_leaves_out_no_fewer_than_none(left_out):
     with pytest.raises(ValueError, match="stop_before_end: expected at least one step"):
-        RewardConfig(num_inference_steps=(3, 4), stop_before_end=left_out)
+        RewardConfig("l1", num_inference_steps=(3, 4), stop_before_end=left_out)
 
 
 def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Config:
@@ -208,9 +216,9 @@ def test_arms_run_and_are_compared(tiny_editor, tmp_path):
 
 def test_settings_that_would_change_nothing_are_refused():
     with pytest.raises(ValueError, match="labels: give scorer and batch_size alone"):
-        Config("x", DATA, REWARD, monitor=LOOK, labels=RelabelConfig(prompt="hive"))
+        Config("x", DATA, REWARD, monitor=LOOK, labels=RelabelConfig("l1", prompt="hive"))
     with pytest.raises(ValueError, match="image_guidance_scale: has no effect without guidance_scale"):
-        RewardConfig(image_guidance_scale=1.5)
+        RewardConfig("l1", image_guidance_scale=1.5)
 
 
 def test_an_arm_leaves_out_what_it_is_compared_for():
@@ -517,14 +525,15 @@ def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_ed
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
+    reward = {"scorer": "l1", **words.get("reward", {})}
     with pytest.raises(ValueError, match=message):
-        build(Config, {"name": "x", **words})
+        build(Config, {**OWN, **words, "reward": reward})
 
 
 def test_scorers_of_other_families_are_accepted():
     watch = {"held_out": {"dino_i": {"against": "target"}}}
     assert (
-        build(Config, {"name": "x", "reward": {"scorer": "l1"}, "monitor": watch}).monitor.held_out
+        build(Config, {**OWN, "reward": {"scorer": "l1"}, "monitor": watch}).monitor.held_out
         == watch["held_out"]
     )
 
@@ -532,7 +541,7 @@ def test_scorers_of_other_families_are_accepted():
 def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loaded(tiny_judge, monkeypatch):
     """A judge's options decide if it has a gradient."""
     judge = {"vlm_judge": {"checkpoint": tiny_judge, "answer": "text"}}
-    config = build(Config, {"name": "x", "reward": {"scorer": judge}, "monitor": {"held_out": "clip_d"}})
+    config = build(Config, {**OWN, "reward": {"scorer": judge}, "monitor": {"held_out": CLIP_D}})
     loaded = []
     load = reward_of_training.load_scorer
     monkeypatch.setattr(reward_of_training, "load_scorer", lambda spec: loaded.append(spec) or load(spec))
@@ -540,7 +549,7 @@ def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loade
         plan(config)
     assert loaded == [judge]
     del judge["vlm_judge"]["answer"]
-    found = reward_of_training.load_rewards(judge, "clip_d")
+    found = reward_of_training.load_rewards(judge, CLIP_D)
     assert list(found) == ["vlm_judge", "clip_d"]
     assert found["vlm_judge"].differentiable
 

@@ -72,7 +72,9 @@ def test_the_reversed_edit_is_a_negative(tmp_path):
     data = DataConfig("shapes", limit=6, shapes=WorldConfig(quality_mix={"right": 1.0}))
     rows = open_rows(data)
     pairs = read_pairs(rows, data, scorer, tmp_path)
-    config = Config("x", data=data, negatives=("reversed",), train=TrainConfig(**FAST | {"batch_size": 6}))
+    config = Config(
+        "x", data, "shapes/clip", negatives=("reversed",), train=TrainConfig(**FAST | {"batch_size": 6})
+    )
     found = contrast(config, scorer, pairs, 0, torch.Generator().manual_seed(0))
 
     samples = Shapes("train").batch(0, 6)
@@ -96,7 +98,7 @@ def test_rows_that_share_a_source_know_each_others_instructions(tmp_path):
     pairs = read_pairs(open_rows(DATA), DATA, scorer, tmp_path)
     assert pairs.pictures.shape == (24, 2, 3, 64, 64)
     assert all(pairs.another(i, 0.5) == int(pairs.text[i ^ 1]) for i in range(24))
-    with pytest.raises(ValueError, match=r"data\.rows: 24 there, 8 here"):
+    with pytest.raises(ValueError, match=r"data\.limit: 24 there, 8 here"):
         read_pairs(open_rows(DataConfig("shapes", limit=8)), DataConfig("shapes", limit=8), scorer, tmp_path)
 
 
@@ -111,7 +113,7 @@ def test_all_but_token_embeddings_or_a_lora_is_trained(tmp_path):
     trained = [n for n, p in lora.named_parameters() if p.requires_grad]
     assert all("lora" in n or "logit_scale" in n or n.startswith("temporal") for n in trained)
     pairs = read_pairs(open_rows(DATA), DATA, lora, tmp_path)
-    config = Config("x", pooling="temporal", data=DATA, train=TrainConfig(**FAST))
+    config = Config("x", DATA, "shapes/clip", pooling="temporal", train=TrainConfig(**FAST))
     contrast(config, lora, pairs, 0, torch.Generator().manual_seed(0)).backward()
     assert all(p.grad is not None for n, p in lora.named_parameters() if p.requires_grad)
 
@@ -121,6 +123,7 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     config = Config(
         "x",
         data=DATA,
+        checkpoint="shapes/clip",
         held_out=DataConfig("shapes", split="val", limit=12, shapes=WorldConfig(quality_mix={"right": 1.0})),
         lora_rank=rank,
         train=TrainConfig(**FAST),
@@ -133,7 +136,9 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
     assert (there != back).all()
     assert json.loads((tmp_path / "whole" / "metrics.json").read_text())["retrieval"]["n"] == 12
     if rank is None:
-        half = Config("x", data=DATA, train=TrainConfig(**{**FAST, "max_steps": 2, "schedule_steps": 4}))
+        half = Config(
+            "x", DATA, "shapes/clip", train=TrainConfig(**{**FAST, "max_steps": 2, "schedule_steps": 4})
+        )
         log = read_log(tmp_path / "whole")
         train(half, tmp_path / "again")
         whole = replace(half, train=replace(half.train, max_steps=4))

@@ -21,7 +21,7 @@ edited image there. The UNet also gets the text through its time embedding (`add
 which stock pipelines support. It never sees reward text.
 
 The recipe has five phases; each has its own edits and starts from the fp16 weights saved by the one before,
-so a phase can also start from the weights in this package: first_phase=2 phase-2.start=shapes/editor.
+so a phase can also start from the weights in this package: first_phase=2 phase-2.init_from=shapes/editor.
 The recipe shapes/comparison-editors starts there, with other shares of flawed targets.
 
 Command: rewardedit train shapes/editor
