@@ -210,7 +210,7 @@ def test_rows_are_labelled(standin_device, tmp_path):
     [
         ([], "float16"),
         (["--dtype", "bfloat16"], "bfloat16"),
-        (["--best-of", "2", "--scorer", "clip_d:0.7,l1:0.3", "--mask", "auto"], "float16"),
+        (["--best-of", "2", "--scorer", "clip_d:0.7,l1:0.3", "--mask", "auto", *WORLD], "float16"),
     ],
 )
 def test_a_picture_is_edited_in_half_precision(

@@ -12,6 +12,7 @@ from rewardedit.files import append_json_line, to_json, write_json
 from rewardedit.images import load_mask, to_pil, to_tensor
 from rewardedit.untrusted import file_name
 from rewardedit.values import finite_rows
+from tests.models import small
 
 
 def photo(rows: int = 2) -> torch.Tensor:
@@ -70,7 +71,7 @@ def test_what_is_given_must_be_finite(bad):
 @pytest.mark.parametrize("spec", ["l1", "ssim:0.5,l1:2", "clip_d"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_an_edit_that_overflowed_is_invalid_and_takes_no_other_row_with_it(spec, bad):
-    scorer = load_scorer(spec)
+    scorer = load_scorer(small(spec))
     brightness = torch.full((), 0.9, requires_grad=True)
     overflow = torch.ones(3)
     overflow[1] = bad
@@ -96,7 +97,7 @@ def test_an_edit_that_overflowed_is_invalid_and_takes_no_other_row_with_it(spec,
 
 @pytest.mark.parametrize("spec", ["ssim", "clip_d", "vifi_clip", "l2:0.5,clip_d:2"])
 def test_what_was_prepared_in_inference_mode_does_for_a_gradient(spec):
-    scorer = load_scorer(spec)
+    scorer = load_scorer(small(spec))
     with torch.inference_mode():
         source = photo()
         prepared = scorer.prepare(source, ["make it red"] * 2).take([1, 0])

@@ -164,7 +164,7 @@ class RulesConfig:
                 "object_not_moved: expected labels in distance_to_target, such as [[0, 10], [1, 0]]"
             )
         if self.another_word and not self.word_groups:
-            raise ValueError("another_word needs word groups: set alike, e.g. [[left, right]]")
+            raise ValueError("another_word needs word groups: set word_groups, e.g. [[left, right]]")
 
     def _take_preset(self) -> None:
         """Fills in the settings that are None."""
@@ -201,7 +201,7 @@ class RulesConfig:
     def _require_alike(self) -> None:
         """Raises ValueError if a group holds fewer than two words."""
         if any(_count_words(kind) < 2 for kind in self.word_groups):
-            raise ValueError("alike: expected at least two words in each group, e.g. [[left, right]]")
+            raise ValueError("word_groups: expected at least two words in each group, e.g. [[left, right]]")
 
     def share(self, name: str) -> float:
         """Returns a share, or a count, which the preset may have filled in."""

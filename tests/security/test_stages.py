@@ -415,7 +415,7 @@ def test_damaged_settings_of_a_stage_are_told_where_it_has_shards_and_written_an
     (tmp_path / "part-00000").unlink()
     stage(tmp_path, {}, write, 1)
     (tmp_path / "made_of.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"made_of.json: expected .*; remove .* made again"):
+    with pytest.raises(ValueError, match=r"made_of.json: expected .*; remove .* to make it again"):
         stage(tmp_path, {}, write, 1)
 
 

@@ -525,7 +525,7 @@ def test_what_a_scorer_cannot_be_given_is_said_before_anything_is_scored(tiny_ed
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_loaded(words, message):
-    reward = {"scorer": "l1", **words.get("reward", {})}
+    reward = {"scorer": CLIP_D, **words.get("reward", {})}
     with pytest.raises(ValueError, match=message):
         build(Config, {**OWN, **words, "reward": reward})
 

@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from rewardedit.cli import load_recipe, main
-from rewardedit.relabel import Relabelled
+from rewardedit.data import DataConfig
+from rewardedit.relabel import RelabelConfig, Relabelled
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.trainers.reward_conditioned import Config, Variant, variant_labels
 from rewardedit.training.run import start
@@ -158,7 +159,7 @@ def test_each_variant_says_the_labels_in_its_own_way():
 
 def test_an_earlier_run_is_not_written_over(tmp_path, capsys):
     folder = tmp_path / "run"
-    start(folder, Config("x"))
+    start(folder, Config("x", DataConfig("shapes"), RelabelConfig("l1"), "shapes/editor"))
     release(folder)
     (folder / "metrics.json").write_text("{}")
     assert main(["train", "quickstart", "--out", str(folder)]) == 2
