@@ -178,7 +178,7 @@ def test_a_target_under_its_instruction_with_a_word_altered_has_failed():
 
 
 def test_kinds_of_words_are_needed_to_alter_one():
-    with pytest.raises(ValueError, match=r"another_word needs word groups: set alike"):
+    with pytest.raises(ValueError, match=r"another_word needs word groups: set word_groups"):
         RulesConfig(another_word=1)
     for name in ("another_word", "damages_per_target"):
         with pytest.raises(ValueError, match=f"{name}: expected at least 0; got -1"):
