@@ -165,8 +165,16 @@ def test_an_editor_is_trained_on_own_pairs_and_resumed(environment, here):
 def test_doctor_and_the_plan_of_a_full_size_training(environment, here):
     told = run(["rewardedit", "doctor"], environment, here)
     assert "magicbrush-refl" in told
-    launch = ["accelerate", "launch", "--cpu", "--num_processes", "8", "-m", "rewardedit", "train"]
-    words = [*launch, "magicbrush-refl", "data={name: table, path: pairs.csv, size: 256}", "evaluate=null"]
+    launch = ["python", "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "8"]
+    words = [
+        *launch,
+        "-m",
+        "rewardedit",
+        "train",
+        "magicbrush-refl",
+        "data={name: table, path: pairs.csv, size: 256}",
+        "evaluate=null",
+    ]
     told = run([*words, "--dry-run"], environment, here)
     assert "memory, GiB" in told
     assert told.count("memory, GiB") == 1, "one process says the plan"
