@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ SHORT = [
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A fresh environment in which the wheel is installed, and a cache of published models."""
     folder = tmp_path_factory.mktemp("fresh")
+    (folder / "source").mkdir()
     build = [
         sys.executable,
         "-m",
@@ -57,7 +59,11 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "-w",
         str(folder),
     ]
-    subprocess.run([*build, str(ROOT)], check=True)
+    # From a copy: a build leaves its folder beside its files, and later builds would take old ones from it.
+    for name in ("rewardedit", "trainers", "recipes", "pyproject.toml", "README.md", "LICENSE"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / "source" / name)
+    subprocess.run([*build, str(folder / "source")], check=True)
     (wheel,) = folder.glob("rewardedit-*.whl")
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
