@@ -30,14 +30,13 @@ from transformers import (
     Qwen2VLImageProcessorPil,
 )
 
-from rewardedit import pretrained
 from rewardedit.cli import load_recipe, recipe_path
 from rewardedit.data import require_size
 from rewardedit.data.datasets import images_of
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.images import Preprocess
 from rewardedit.language.vlm import Vlm, load_processor
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.scorer_spec import ScorerSpec, read_spec
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.adiee_text import QUESTIONS, question

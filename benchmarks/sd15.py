@@ -20,8 +20,7 @@ from transformers import (
     CLIPTokenizer,
 )
 
-from rewardedit import pretrained
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 
 NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 

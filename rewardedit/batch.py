@@ -15,8 +15,8 @@ from PIL import Image
 from torch import Tensor
 
 from rewardedit.images import fit, to_labels, to_tensor
+from rewardedit.images.values import finite_rows, require_text, require_texts
 from rewardedit.untrusted import whole_text
-from rewardedit.values import finite_rows, require_text, require_texts
 
 # what spreadsheets, pandas and others write for a missing text
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))

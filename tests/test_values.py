@@ -10,8 +10,8 @@ from PIL import Image
 from rewardedit import EditBatch, Scores, batch, load_scorer
 from rewardedit.files import append_json_line, to_json, write_json
 from rewardedit.images import load_mask, to_pil, to_tensor
+from rewardedit.images.values import finite_rows
 from rewardedit.untrusted import file_name
-from rewardedit.values import finite_rows
 from tests.models import small
 
 

@@ -20,10 +20,10 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, Rows, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import Subset
-from rewardedit.extras import install_command
 from rewardedit.files import replaced
 from rewardedit.images import fit, to_pil, to_tensor
 from rewardedit.language.vlm import load_vlm, require_vlm, reserved_tokens, without
+from rewardedit.models.extras import install_command
 from rewardedit.processes import print_on_main
 from rewardedit.synthesis.captions import Prompts, first_question, said, second_question
 from rewardedit.training import run

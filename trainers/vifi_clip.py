@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoImageProcessor
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch, collate
 from rewardedit.data import DataConfig, Rows, held_out_rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
@@ -35,7 +35,7 @@ from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
-from rewardedit.models import CLIP, resolve_model
+from rewardedit.models import CLIP, pretrained, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
 from rewardedit.stages.lazy import Lazy

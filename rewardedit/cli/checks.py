@@ -10,9 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from rewardedit import pretrained
-from rewardedit.extras import IMPORTED, extras, requirements
-from rewardedit.models import NAMES, resolve_model
+from rewardedit.models import NAMES, pretrained, resolve_model
+from rewardedit.models.extras import IMPORTED, extras, requirements
 from rewardedit.untrusted import CONTENT_ERRORS, read_settings_file
 
 # the packaged models that commands use if none is named

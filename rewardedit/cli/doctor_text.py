@@ -6,8 +6,8 @@ from typing import Any
 
 from rewardedit.cli.downloads import total
 from rewardedit.cli.recipes import recipe_groups
-from rewardedit.extras import install_command
 from rewardedit.models import RECIPES
+from rewardedit.models.extras import install_command
 
 WIDTH = 100  # columns of a screen
 SHORT = 14  # recipes; longer groups are listed by their state

@@ -18,8 +18,8 @@ from rewardedit.cli.checks import HubCache
 from rewardedit.cli.recipes import run_name
 from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
-from rewardedit.extras import extras, install_command
 from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
+from rewardedit.models.extras import extras, install_command
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
 from rewardedit.synthesis.methods import MethodConfig

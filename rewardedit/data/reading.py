@@ -13,9 +13,9 @@ from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
 from rewardedit.images import POLICIES, fit, resize, to_tensor
+from rewardedit.images.values import require_text
 from rewardedit.processes import notice
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
-from rewardedit.values import require_text
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
 # factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32

@@ -23,7 +23,7 @@ from diffusers.models.attention_processor import Attention, AttnProcessor, AttnP
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.extras import install_command
+from rewardedit.models.extras import install_command
 
 Backend = Literal["auto", "xformers", "sdpa", "eager"]
 BACKENDS = get_args(Backend)

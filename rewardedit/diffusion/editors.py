@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rewardedit import config as configs
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.editor_files import (
     EMBEDDING,
@@ -29,12 +29,12 @@ from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
+from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.prepared import Broadcast, Prepared
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.untrusted import read_settings_file
-from rewardedit.values import require_texts
 
 
 @dataclass(frozen=True)

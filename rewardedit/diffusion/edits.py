@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.values import NOT_FINITE
+from rewardedit.images.values import NOT_FINITE
 
 WITHHELD = "the pipeline's safety checker withheld the image; change the instruction, or another seed may do"
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from rewardedit import pretrained
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import replaced, write_json
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.untrusted import read_settings_file
 
 SHARED = "text_to_image.json"  # file that names the editor with the other parts

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardedit import pretrained
-from rewardedit.extras import install_command
 from rewardedit.files import append_json_line
 from rewardedit.instructions import paper_prompts
 from rewardedit.instructions.grammar.phrases import several_objects
@@ -28,6 +26,8 @@ from rewardedit.instructions.parsed import RELATIONS, Parsed, ParsedEdit, SizeSt
 from rewardedit.language.answers import Answer, AnswerError, local_answers, normalised
 from rewardedit.language.decoding import answer_greedily
 from rewardedit.language.endpoint import EndpointError, Message
+from rewardedit.models import pretrained
+from rewardedit.models.extras import install_command
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
 # chats to the model's answers, with an error in place of each that could not be obtained

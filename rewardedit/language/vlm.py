@@ -18,14 +18,14 @@ from PIL import Image
 from safetensors import SafetensorError
 from torch import Tensor
 
-from rewardedit import devices, pretrained
-from rewardedit.extras import install_command
+from rewardedit import devices
 from rewardedit.images import MODES, resize
 from rewardedit.language.answers import Answer, local_answers
 from rewardedit.language.decoding import answer_greedily
 from rewardedit.language.texts import LOCK, note_cut
 from rewardedit.language.vlm_weights import load_adapter, require_own_weights
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
+from rewardedit.models.extras import install_command
 
 Bits = Literal["4bit", "8bit"]
 # Parts of the models that keep full precision if a language model is quantised: those that encode the image,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rewardedit import pretrained
+from rewardedit.models import pretrained
 
 # Names of a trained judge's score head in published checkpoints.
 REWARD_HEAD = re.compile(r"(^|\.)(rm_heads?|reward_head|score|score_head|v_head|value_head)\.")

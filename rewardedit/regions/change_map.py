@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import gaussian_blur
-from rewardedit.values import require_unit_range
+from rewardedit.images.values import require_unit_range
 
 FLOOR = (0.03, 0.06)  # OKLab distances: below the first a change counts as 0, above the second as 1
 # the same as shares of the strongest change: an edit stands out from a mere drift

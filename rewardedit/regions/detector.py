@@ -8,9 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rewardedit import pretrained
 from rewardedit.language.texts import tokenize
-from rewardedit.models import DETECTOR, resolve_model
+from rewardedit.models import DETECTOR, pretrained, resolve_model
 from rewardedit.regions.boxes import areas, corners, suppress
 from rewardedit.regions.canvas import Canvas
 from rewardedit.untrusted import read_settings_file

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from rewardedit import pretrained
 from rewardedit.language.texts import tokenize
+from rewardedit.models import pretrained
 from rewardedit.regions.base import Instances
 from rewardedit.regions.boxes import areas, filled
 from rewardedit.regions.canvas import Canvas

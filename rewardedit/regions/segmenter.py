@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from rewardedit import pretrained
-from rewardedit.models import SEGMENTER, resolve_model
+from rewardedit.models import SEGMENTER, pretrained, resolve_model
 from rewardedit.regions.boxes import filled
 from rewardedit.regions.canvas import Canvas
 

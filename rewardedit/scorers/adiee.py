@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.files import to_json
 from rewardedit.images import clamp_straight_through, fit
@@ -26,7 +26,7 @@ from rewardedit.language.vlm import (
     without,
 )
 from rewardedit.language.vlm_weights import load_adapter
-from rewardedit.models import fetched, require_checkpoint, resolve_model
+from rewardedit.models import fetched, pretrained, require_checkpoint, resolve_model
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
 from rewardedit.scorers.adiee_text import ANSWER, QUESTIONS, TOKEN, Prompts, add_token, require_token, turns

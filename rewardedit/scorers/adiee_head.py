@@ -9,8 +9,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from rewardedit import config as configs
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.language.vlm import Bits
+from rewardedit.models import pretrained
 from rewardedit.scorers.adiee_text import Layout, Prompts
 from rewardedit.untrusted import read_settings_file
 

@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.images.values import NOT_FINITE
 from rewardedit.models import names_in
 from rewardedit.prepared import Prepared, is_of_inference_mode
-from rewardedit.values import NOT_FINITE
 
 F = TypeVar("F", bound=Callable[..., Any])
 DECLARED = "_rewardedit_scorer"  # attribute of a function that holds its declaration by `scorer`

@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rewardedit import pretrained
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images import Preprocess
 from rewardedit.language.texts import tokenize
-from rewardedit.models import CLIP, resolve_model
+from rewardedit.models import CLIP, pretrained, resolve_model
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.preservation import FeatureSimilarity

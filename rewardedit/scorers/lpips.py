@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit import pretrained
+from rewardedit.models import pretrained
 
 SMALLEST = 32  # pixels a side
 TORCHVISION = "https://download.pytorch.org/models/"

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images import Preprocess, gaussian_blur
-from rewardedit.models import DINO
+from rewardedit.models import DINO, pretrained
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.lpips import LpipsNetwork, load_lpips

@@ -10,10 +10,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images import Preprocess
-from rewardedit.models import fetched, require_checkpoint
+from rewardedit.models import fetched, pretrained, require_checkpoint
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.clip import ClipScorer, load_clip
 from rewardedit.untrusted import read_settings_file

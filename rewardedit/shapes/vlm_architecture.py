@@ -19,9 +19,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rewardedit import pretrained
 from rewardedit.language.vlm import Vlm
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.shapes.vocabulary import SIZE
 
 IMAGE = "<image>"

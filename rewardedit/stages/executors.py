@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from rewardedit.extras import install_command
 from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
 from rewardedit.language.usage import record_usage
+from rewardedit.models.extras import install_command
 from rewardedit.processes import processes
 from rewardedit.stages.leases import Leases
 from rewardedit.untrusted import read_json_file

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.files import AnyPath, create, replaced
+from rewardedit.files.writers import is_running, machine
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
-from rewardedit.writers import is_running, machine
 
 HEARTBEAT = 5.0  # seconds between two rewrites of a claim
 TIMEOUT = 60.0  # seconds without a rewrite, after which the owner is taken for dead

@@ -12,13 +12,13 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.data import open_rows, require_size
 from rewardedit.data.stream import count_rows, read_or_stream
 from rewardedit.devices import Precision
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Lazy

@@ -14,9 +14,9 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.files import remove, require_removable
+from rewardedit.files.writers import is_partial_of
 from rewardedit.processes import on_main_process
 from rewardedit.untrusted import read_json
-from rewardedit.writers import is_partial_of
 
 try:
     import fcntl

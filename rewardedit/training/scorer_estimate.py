@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.language.vlm import Vlm, load_processor, naming
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.scorers.adiee import Adiee
 from rewardedit.training.estimate import time_line
 from rewardedit.training.memory import MOMENTS

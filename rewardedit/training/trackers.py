@@ -10,7 +10,7 @@ from accelerate.tracking import get_available_trackers
 from PIL import Image
 
 from rewardedit.config import load_yaml
-from rewardedit.extras import install_command
+from rewardedit.models.extras import install_command
 from rewardedit.processes import print_on_main
 
 # accelerate's names; "all" uses every one that is installed.

@@ -15,10 +15,10 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit import pretrained
 from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut, tokenize
+from rewardedit.models import pretrained
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoImageProcessor
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
@@ -26,7 +26,7 @@ from rewardedit.data import open_named
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.data.datasets import images_of
 from rewardedit.files import replaced
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.adiee_head import GRADES
 from rewardedit.scorers.vifi_clip import ViFiClip

@@ -31,11 +31,11 @@ from transformers import (
     OwlViTImageProcessorPil,
 )
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.files import write_json
 from rewardedit.images import resize
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.regions.boxes import corners, pairwise_iou
 from rewardedit.scorers.bpm.terms import crop
 from rewardedit.shapes import Shapes

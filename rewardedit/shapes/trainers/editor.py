@@ -38,12 +38,12 @@ from diffusers.training_utils import compute_snr
 from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
-from rewardedit import devices, pretrained
+from rewardedit import devices
 from rewardedit.diffusion.editors import Editor, SamplingConfig, save_editor
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.noising import conditioning_dropout
 from rewardedit.files import write_json
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.shapes import DEFAULT_MIX, Shapes, corrupt_targets
 from rewardedit.shapes.by_edit_type import rating_by_edit_type
 from rewardedit.shapes.maps import CHANNELS, object_maps

@@ -19,12 +19,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import CLIPModel, CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
-from rewardedit import pretrained
 from rewardedit.files import write_json
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.parsed import RELATIONS
 from rewardedit.language.texts import tokenize
-from rewardedit.models import resolve_model
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.shapes import EDIT_TYPES, Shapes
 from rewardedit.shapes.vocabulary import BACKGROUNDS, COLOURS, PLACES, SHAPES, SIZES
 from rewardedit.training import run

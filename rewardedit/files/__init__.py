@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from upath import UPath
 
+from rewardedit.files.writers import is_left_of, partial_name
 from rewardedit.untrusted import read_json_file, whole_text
-from rewardedit.writers import is_left_of, partial_name
 
 JOINED_ROWS = 1024  # rows of joined arrays in memory at a time
 AnyPath = Path | UPath  # of a file system, or of an object store through fsspec

@@ -1,4 +1,4 @@
-"""Values that images and texts may have, checked once, where they enter."""
+"""Values that the images and texts of an edit may have, checked once, where they enter."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ WORLDS = {"shapes": "rewardedit.shapes.plug"}  # module of each world, which has
 SMALL = "shapes/"
 EXACT = "oracle"  # name of a generated world's exact rating in results; it is never a scorer
 SIDE = 64  # pixels a side of the images that they know
-FOLDER = Path(__file__).parent / "shapes" / "assets"
+FOLDER = Path(__file__).parents[1] / "shapes" / "assets"
 NAMES = {
     "shapes/adiee": "adiee",
     "shapes/clip": "clip",

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from PIL import ExifTags, Image
 from torch import Tensor
 
-from rewardedit import pretrained
-from rewardedit.labels import label_reader, to_labels
+from rewardedit.images.labels import label_reader, to_labels
+from rewardedit.images.values import require_unit_range
+from rewardedit.models import pretrained
 from rewardedit.untrusted import CONTENT_ERRORS, decode, is_system_error, open_image, unreadable
-from rewardedit.values import require_unit_range
 
 POLICIES = ("crop", "stretch", "pad")
 MODES = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # PIL's numbers of the ways to resize
