@@ -252,6 +252,7 @@ BOUNDS = [
     ("scale", "workers/1/waiting", "<= 0.05"),
     ("scale", "processes/two_vs_one", "<= 0.65"),
     ("same-weights", "runs/*/now", "== same-weights:runs/*/before"),
+    ("same-weights-house", "runs/*/now", "== same-weights-house:runs/*/before"),
     ("same-weights", "runs", "has shapes-refl, refl, 50 steps, fp32"),
     ("same-weights", "runs/*/now", "has losses and rewards"),
     ("code-metrics", "after/unresolved imports", "== 0"),
