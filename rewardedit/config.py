@@ -28,11 +28,21 @@ class _Loader(yaml.SafeLoader):
     """
 
 
-_BOOL, _INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "timestamp"))
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in found if tag not in (_BOOL, _INT, _FLOAT, _TIME)]
-    for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+_BOOL = "tag:yaml.org,2002:bool"
+_INT = "tag:yaml.org,2002:int"
+_FLOAT = "tag:yaml.org,2002:float"
+_TIME = "tag:yaml.org,2002:timestamp"
+
+
+def _kept_resolvers() -> dict[str, list[tuple[str, re.Pattern]]]:
+    """PyYAML's rules for unquoted values by first character, without those of these four types."""
+    kept = {}
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept[first] = [rule for rule in rules if rule[0] not in (_BOOL, _INT, _FLOAT, _TIME)]
+    return kept
+
+
+_Loader.yaml_implicit_resolvers = _kept_resolvers()
 _Loader.add_implicit_resolver(_BOOL, re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(_INT, re.compile(r"^[-+]?(0|[1-9]\d*)$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(
@@ -222,7 +232,9 @@ def _convert_union(args: tuple[Any, ...], value: Any, where: str) -> Any:
     if value is None and type(None) in args:
         return None
     errors = []
-    for arm in (a for a in args if a is not type(None)):
+    for arm in args:
+        if arm is type(None):
+            continue
         try:
             return _convert(arm, value, where)
         except ValueError as error:
@@ -254,7 +266,7 @@ def _convert_dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, An
 def _convert_literal(args: tuple[Any, ...], value: Any, where: str) -> Any:
     if value in args:
         return value
-    near = difflib.get_close_matches(str(value), [str(a) for a in args], 1)
+    near = difflib.get_close_matches(str(value), list(map(str, args)), 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ValueError(f"{where}: expected one of {', '.join(map(str, args))}; got {shown(value)}{hint}")
 

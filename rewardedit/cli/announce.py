@@ -54,13 +54,13 @@ def announcements(
     values = to_dict(settings)
     lines = [f"runs code that is not rewardedit's: {name}" for name in own_code(values)]
     lines += [f"asks {where}; sent there: {what}" for where, what in hosts(values)]
-    lines += [
-        f"tracker {name}: metrics, settings and previews are sent to its server" for name in trackers(values)
-    ]
+    for name in trackers(values):
+        lines.append(f"tracker {name}: metrics, settings and previews are sent to its server")
     lines += [f"writes {name}" for name in written(values)]
     if replaced is not None:
         lines.append(f"replaces the run in {replaced}, which is deleted when the new one has begun")
-    lines += [download_line(need, (sizes or {}).get(need.name)) for need in needs if need.on_hub]
+    sizes = sizes or {}
+    lines += [download_line(need, sizes.get(need.name)) for need in needs if need.on_hub]
     return list(dict.fromkeys(lines))
 
 
@@ -77,8 +77,11 @@ def announce_scorers(specs: Iterable[ScorerSpec], **options: Any) -> None:
     Args:
         options: given to all of them.
     """
-    named = [{name: {**term.options, **options}} for name, term in chain.from_iterable(map(all_terms, specs))]
-    announce(announcements(named))
+    terms = []
+    for spec in specs:
+        for name, term in all_terms(spec):
+            terms.append({name: {**term.options, **options}})
+    announce(announcements(terms))
 
 
 def announce_models(specs: Mapping[str, ScorerSpec], **options: Any) -> None:
@@ -90,9 +93,15 @@ def announce_models(specs: Mapping[str, ScorerSpec], **options: Any) -> None:
     """
     from rewardedit.scorers.load import models_of
 
-    models = {name: models_of(spec, **options) for name, spec in specs.items()}
-    announce([f"{name}: {', '.join(names)}" for name, names in models.items() if names])
-    announce_downloads([name for names in models.values() for name in names])
+    lines: list[str] = []
+    models: list[str] = []
+    for name, spec in specs.items():
+        of_scorer = models_of(spec, **options)
+        if of_scorer:
+            lines.append(f"{name}: {', '.join(of_scorer)}")
+        models += of_scorer
+    announce(lines)
+    announce_downloads(models)
 
 
 def announce_editor(model: str) -> None:
@@ -107,15 +116,18 @@ def announce_downloads(models: Iterable[str]) -> None:
     Raises:
         ValueError: if one is to be downloaded and the hub cannot be reached.
     """
-    names = [name for name in dict.fromkeys(models) if is_hub_name(name)]
+    names = list(filter(is_hub_name, dict.fromkeys(models)))
     if not names:
         return
     from rewardedit.cli.checks import hub_cache
     from rewardedit.cli.needs import Reference, missing
 
     cache = hub_cache()
-    found = [missing(Reference("model", name), cache, ()) for name in names]
-    needs = [need for need in found if need is not None and need.on_hub]
+    needs = []
+    for name in names:
+        need = missing(Reference("model", name), cache, ())
+        if need is not None and need.on_hub:
+            needs.append(need)
     sizes = sizes_on_hub(needs, required=True)
     announce([download_line(need, sizes.get(need.name)) for need in needs])
 

@@ -17,7 +17,9 @@ IN_ORDER = "all that works offline is in order"
 def needs_of(recipe: dict[str, Any]) -> list[str]:
     """One line for each thing that keeps a recipe from running."""
     lines = [f"needs the {need['kind']} {need['name']}: {need['remedy']}" for need in recipe["needs"]]
-    return [*lines, *([f"cannot be read: {recipe['problem']}"] if recipe["problem"] else [])]
+    if recipe["problem"]:
+        lines.append(f"cannot be read: {recipe['problem']}")
+    return lines
 
 
 def screen(found: dict[str, Any]) -> list[str]:
@@ -38,22 +40,29 @@ def screen(found: dict[str, Any]) -> list[str]:
 def of_recipe(name: str, recipe: dict[str, Any]) -> list[str]:
     """A recipe's state and everything that it needs."""
     needs = needs_of(recipe)
-    lines = [f"{name}: {'not ready' if needs else 'ready'}", *(f"  {line}" for line in needs)]
+    lines = [f"{name}: {'not ready' if needs else 'ready'}", *_indented(needs)]
     downloads = _downloads(recipe)
-    return [*lines, *([f"  {total(downloads)}"] if downloads else [])]
+    if downloads:
+        lines.append(f"  {total(downloads)}")
+    return lines
 
 
 def state_of(recipe: dict[str, Any]) -> str:
     """A recipe's state in a few words."""
     if recipe["problem"]:
         return f"cannot be read: {recipe['problem']}"
-    runs = [need["remedy"].removesuffix(" makes it") for need in recipe["needs"] if need["kind"] == "run"]
-    others = [need for need in recipe["needs"] if need["kind"] != "run" and not need["on_hub"]]
     downloads = _downloads(recipe)
-    said = [total(downloads)] if downloads else []
-    said += [f"after {run.removeprefix('rewardedit train ')}" for run in dict.fromkeys(runs)]
-    said += [f"needs {need['kind']} {need['name']}" for need in others]
-    return "; ".join(said) or "ready"
+    runs: list[str] = []
+    others: list[str] = []
+    for need in recipe["needs"]:
+        if need["kind"] == "run":
+            command = need["remedy"].removesuffix(" makes it")
+            runs.append(f"after {command.removeprefix('rewardedit train ')}")
+        elif not need["on_hub"]:
+            others.append(f"needs {need['kind']} {need['name']}")
+
+    states = [total(downloads)] if downloads else []
+    return "; ".join([*states, *dict.fromkeys(runs), *others]) or "ready"
 
 
 def _downloads(recipe: dict[str, Any]) -> list[str]:
@@ -70,18 +79,35 @@ def _machine(found: dict[str, Any]) -> list[str]:
 
 def _packages(packages: list[dict[str, Any]]) -> list[str]:
     """Versions of the needed packages, faults, and the extras that are not installed."""
-    there = [f"{p['name']} {p['version']}" for p in packages if p["version"] and not p["extra"]]
-    missing = [p["name"] for p in packages if p["extra"] and not p["version"]]
-    lines = _wrapped("packages: ", there)
-    lines += [f"  {p['name']}: {p['problem']}" for p in packages if p["problem"]]
-    return [*lines, *(_wrapped("optional, not installed: ", missing) if missing else [])]
+    needed: list[str] = []
+    missing: list[str] = []
+    faults: list[str] = []
+    for package in packages:
+        name = package["name"]
+        if package["version"] and not package["extra"]:
+            needed.append(f"{name} {package['version']}")
+        if package["extra"] and not package["version"]:
+            missing.append(name)
+        if package["problem"]:
+            faults.append(f"  {name}: {package['problem']}")
+
+    lines = [*_wrapped("packages: ", needed), *faults]
+    if missing:
+        lines += _wrapped("optional, not installed: ", missing)
+    return lines
 
 
 def _models(found: dict[str, Any]) -> list[str]:
     models = found["packaged_models"]
-    there = [model["bytes"] for model in models if model["bytes"] is not None]
-    lines = [f"models that come with the package: {len(there)} of {len(models)}, {size(sum(there))}"]
-    return [*lines, *(line_of_model(model) for model in models if model["bytes"] is None)]
+    sizes: list[int] = []
+    missing: list[str] = []
+    for model in models:
+        if model["bytes"] is None:
+            missing.append(line_of_model(model))
+        else:
+            sizes.append(model["bytes"])
+    total_size = size(sum(sizes))
+    return [f"models that come with the package: {len(sizes)} of {len(models)}, {total_size}", *missing]
 
 
 def _cache(cache: dict[str, Any]) -> list[str]:
@@ -99,10 +125,18 @@ def _apart(states: Mapping[str, str]) -> list[str]:
 
 def _together(states: Mapping[str, str]) -> list[str]:
     """Those that are ready, and those that are not, in two lists."""
-    ready = [name for name, state in states.items() if state == "ready"]
-    others = [name for name in states if name not in ready]
+    ready: list[str] = []
+    others: list[str] = []
+    for name, state in states.items():
+        if state == "ready":
+            ready.append(name)
+        else:
+            others.append(name)
+
     lines = _wrapped("  ready: ", ready) if ready else []
-    return [*lines, *(_wrapped("  after others: ", others) if others else [])]
+    if others:
+        lines += _wrapped("  after others: ", others)
+    return lines
 
 
 def _wrapped(head: str, names: list[str]) -> list[str]:
@@ -113,13 +147,17 @@ def _wrapped(head: str, names: list[str]) -> list[str]:
     ) or [head]
 
 
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
 def _cut(line: str) -> str:
     return line if len(line) <= WIDTH else line[: WIDTH - 2] + " …"
 
 
 def _end(found: dict[str, Any]) -> list[str]:
     if found["broken"]:
-        return ["broken", *(f"  {line}" for line in found["broken"])]
+        return ["broken", *_indented(found["broken"])]
     return [IN_ORDER]
 
 
@@ -129,10 +167,10 @@ def in_full(found: dict[str, Any]) -> list[str]:
     lines += _machine(found)
     lines += ["models that come with the package", *map(line_of_model, found["packaged_models"])]
     lines += [f"Hugging Face cache: {found['cache']['folder']}"]
-    lines += [line_of_repo(repo) for repo in found["cache"]["repos"]] or ["  empty"]
+    lines += list(map(line_of_repo, found["cache"]["repos"])) or ["  empty"]
     lines += ["recipes"]
     for name, recipe in found["recipes"].items():
-        lines += [f"  {line}" for line in of_recipe(name, recipe)]
+        lines += _indented(of_recipe(name, recipe))
     return [*lines, *_end(found)]
 
 

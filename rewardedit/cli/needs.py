@@ -71,10 +71,15 @@ def missing_requirements(
         source: source code of its trainer's module, whose imports are examined.
         recipes: names of all recipes; each makes a run of the same name.
     """
-    names = [*references(config), *(Reference("package", name) for name in optional_packages(source))]
-    own = [thing for thing in dict.fromkeys(names) if not is_result(thing.name, config)]
-    needs = [missing(thing, cache, recipes) for thing in own]
-    return [need for need in needs if need is not None]
+    packages = [Reference("package", name) for name in optional_packages(source)]
+    needs: list[Missing] = []
+    for thing in dict.fromkeys([*references(config), *packages]):
+        if is_result(thing.name, config):
+            continue
+        need = missing(thing, cache, recipes)
+        if need is not None:
+            needs.append(need)
+    return needs
 
 
 def is_result(name: str, config: Any) -> bool:

@@ -33,21 +33,24 @@ def in_full(values: Values, words: Sequence[str], read: Callable[[str], Values])
     """
     group, entries = entries_of(values)
     given = configs.assignments(words)
-    top = {key: given.pop(key) for key in OF_THE_RUN if key in given}
-    values = {**values, **top}
+    values = dict(values)
+    for key in OF_THE_RUN:
+        if key in given:
+            values[key] = given.pop(key)
     base = {key: value for key, value in values.items() if key not in (*GROUPS, *OF_THE_RUN)}
 
-    found: dict[str, Values] = {}
+    trainings: dict[str, Values] = {}
     for key, entry in entries.items():
         changes = entry | meant_for(key, given, entries)
         recipe = changes.pop("recipe", None)
-        own = {"name": f"{values['name']}-{key}", **base} if recipe is None else read(recipe)
-        if has_phases(own):
+        settings = {"name": f"{values['name']}-{key}", **base} if recipe is None else read(recipe)
+        if has_phases(settings):
             raise ValueError(f"{key}: {recipe} has phases itself; name a recipe of one training")
         for name, value in changes.items():
-            own = configs.laid_over(own, name, value)
-        found[key] = {"trainer": own.pop("trainer", None), "settings": own, "recipe": recipe}
-    return {"name": values["name"], group: from_first(found, values.get("first_phase", 1))}
+            settings = configs.laid_over(settings, name, value)
+        trainer = settings.pop("trainer", None)
+        trainings[key] = {"trainer": trainer, "settings": settings, "recipe": recipe}
+    return {"name": values["name"], group: from_first(trainings, values.get("first_phase", 1))}
 
 
 def entries_of(values: Values) -> tuple[str, dict[str, Values]]:
@@ -68,9 +71,15 @@ def entries_of(values: Values) -> tuple[str, dict[str, Values]]:
 
 def meant_for(key: str, given: Values, entries: dict[str, Values]) -> Values:
     """Settings on the command line for an entry: those for all, then its own without its name."""
-    for_all = {name: value for name, value in given.items() if name.partition(".")[0] not in entries}
-    own = {name: value for name, value in given.items() if name.partition(".")[0] == key}
-    return for_all | {name.removeprefix(f"{key}."): value for name, value in own.items()}
+    for_all: Values = {}
+    for_entry: Values = {}
+    for name, value in given.items():
+        first = name.partition(".")[0]
+        if first == key:
+            for_entry[name.removeprefix(f"{key}.")] = value
+        elif first not in entries:
+            for_all[name] = value
+    return for_all | for_entry
 
 
 def from_first(entries: dict[str, Values], first: Any) -> dict[str, Values]:

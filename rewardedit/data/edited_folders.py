@@ -97,9 +97,8 @@ def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
     records = read_records(file)
     columns = {"id": "name"} if any("name" in record for record in records) else {}
     found: dict[str, dict[str, Any]] = {}
-    for number, row in enumerate(
-        name_columns(file, records, columns, (("id", "source"), ("instruction",))), 1
-    ):
+    rows = name_columns(file, records, columns, (("id", "source"), ("instruction",)))
+    for number, row in enumerate(rows, 1):
         row["id"] = row.get("id", row.get("source"))
         texts = ("instruction", *CAPTIONS)
         require_texts(file, number, row, ("id", *texts), ("instruction",))
@@ -138,11 +137,18 @@ def _tell(
     after: Mapping[str, Path],
     asked: Mapping[str, Any] | None,
 ) -> None:
-    paired = [stem for stem in after if stem in before]
+    without_source: list[str] = []
+    without_instruction: list[str] = []
+    for stem, file in after.items():
+        if stem not in before:
+            without_source.append(file.name)
+        elif asked is not None and stem not in asked:
+            without_instruction.append(stem)
+
     missing = {
         "no edit of": [stem for stem in before if stem not in after],
-        "no source of": [file.name for stem, file in after.items() if stem not in before],
-        "no instruction for": [stem for stem in paired if asked is not None and stem not in asked],
+        "no source of": without_source,
+        "no instruction for": without_instruction,
     }
     parts = [f"{words} {_listed(names)}" for words, names in missing.items() if names]
     if parts:

@@ -117,18 +117,23 @@ def choose_settings(
         write_json(path, float(valid.mean()) if len(valid) else None)
 
     paths = stage(folder, {"grid": grid, "judge": judge.name}, rate, len(grid), "rating-{:05d}.json")
-    means = {settings: read_json_file(path) for settings, path in zip(grid, paths, strict=True)}
-    scored = {settings: mean for settings, mean in means.items() if mean is not None}
-    if not scored:
+    means: dict[SamplingConfig, float] = {}
+    for settings, path in zip(grid, paths, strict=True):
+        mean = read_json_file(path)
+        if mean is not None:
+            means[settings] = mean
+    if not means:
         raise ValueError(
             f"evaluate.choose_by: {judge.name} can score none of the {len(val)} val edits; name another"
         )
-    best = max(scored, key=lambda settings: scored[settings])
-    names = {
-        s: f"{s.num_inference_steps} steps, text {s.guidance_scale:g}, image {s.image_guidance_scale:g}"
-        for s in scored
-    }
-    return best, {names[s]: round(mean, 3) for s, mean in scored.items()}
+    best = max(means, key=means.__getitem__)
+    return best, {_described(settings): round(mean, 3) for settings, mean in means.items()}
+
+
+def _described(settings: SamplingConfig) -> str:
+    """A point of the grid in words."""
+    guidance = f"text {settings.guidance_scale:g}, image {settings.image_guidance_scale:g}"
+    return f"{settings.num_inference_steps} steps, {guidance}"
 
 
 def compare(
@@ -160,7 +165,9 @@ def compare(
     val, test = held_out(evaluate, data)
     scorers = rewards | judges(evaluate, rewards)
     judge = judge_of(evaluate, test, rewards, scorers)
-    editors = {"base": base, **{variant: str(path) for variant, path in results.items()}}
+    editors = {"base": base}
+    for variant, result in results.items():
+        editors[variant] = str(result)
     paths, best, chosen = _edit(editors, val, test, evaluate, judge, edits)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
@@ -169,11 +176,10 @@ def compare(
         return None
     for name, result in results.items():
         save_settings(result, best[name])
-    edited = {
-        name: torch.cat([torch.from_numpy(np.load(path)) for path in found]) for name, found in paths.items()
-    }
+
+    edited = {name: _read_edits(files) for name, files in paths.items()}
     ratings = {} if test.truth is None else {name: test.rate(images) for name, images in edited.items()}
-    health = {name: hacking_signs(test.source, p, test.batch.mask) for name, p in edited.items()}
+    health = {name: hacking_signs(test.source, images, test.batch.mask) for name, images in edited.items()}
     judged = metrics_of.scores(edited, test, scorers)
     scores = metrics_of.score_values(judged)
     metrics = {
@@ -189,9 +195,9 @@ def compare(
         "settings": chosen,
     }
     write_json(folder / "metrics.json", metrics)
-    values = {name: rating.score for name, rating in ratings.items()} or {
-        name: by_scorer[judge.name] for name, by_scorer in scores.items()
-    }
+    values = {}
+    for name, by_scorer in scores.items():
+        values[name] = ratings[name].score if ratings else by_scorer[judge.name]
     compared = Compared(
         main,
         results[main],
@@ -209,6 +215,11 @@ def compare(
     print(f"report: {path}")
     remove(edits)
     return metrics
+
+
+def _read_edits(files: list[Path]) -> Tensor:
+    """Edits (n, 3, h, w) that `edit_all` kept."""
+    return torch.cat([torch.from_numpy(np.load(file)) for file in files])
 
 
 def heat_of(scorer: Scorer | None, rows: HeldOut, images: Tensor) -> Callable[[int], Tensor] | None:

@@ -26,21 +26,25 @@ def scores(
 
 def score_values(scores: dict[str, dict[str, Scores]]) -> dict[str, dict[str, Tensor]]:
     """The scores alone, without parts and reasons; NaN where a scorer has none."""
-    return {
-        name: {scorer: one.score.float() for scorer, one in by_scorer.items()}
-        for name, by_scorer in scores.items()
-    }
+    values = {}
+    for name, by_scorer in scores.items():
+        values[name] = {scorer: one.score.float() for scorer, one in by_scorer.items()}
+    return values
 
 
 def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
     """The exact ratings of a world, and those of copying the source and of the true target."""
-    rows = {"source": test.source, "target": test.batch.target}
-    return {
-        EXACT: _exact(ratings, test, main),
-        "kinds": {name: _by_kind(rating, test) for name, rating in ratings.items()},
-        "aspects": {name: _aspects(rating) for name, rating in ratings.items()},
-        "trivial": {name: float(test.rate(images).score.mean()) for name, images in rows.items()},
+    kinds = {}
+    aspects = {}
+    for name, rating in ratings.items():
+        kinds[name] = _by_kind(rating, test)
+        aspects[name] = _aspects(rating)
+
+    trivial = {
+        "source": float(test.rate(test.source).score.mean()),
+        "target": float(test.rate(test.batch.target).score.mean()),
     }
+    return {EXACT: _exact(ratings, test, main), "kinds": kinds, "aspects": aspects, "trivial": trivial}
 
 
 def _exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
@@ -78,14 +82,13 @@ def flags(
 
 def differences(scores: dict[str, dict[str, Tensor]], test: HeldOut, main: str) -> dict[str, dict[str, Any]]:
     """By scorer and variant: main − variant on edits that both can score, and main's wins and losses."""
-    return {
-        scorer: {
-            name: paired(scores[main][scorer], values[scorer], test)
-            for name, values in scores.items()
-            if name != main
-        }
-        for scorer in scores[main]
-    }
+    by_scorer: dict[str, dict[str, Any]] = {}
+    for scorer, values in scores[main].items():
+        by_scorer[scorer] = {}
+        for name in scores:
+            if name != main:
+                by_scorer[scorer][name] = paired(values, scores[name][scorer], test)
+    return by_scorer
 
 
 def change_outside(health: dict[str, dict[str, Tensor]], test: HeldOut) -> dict[str, Any]:

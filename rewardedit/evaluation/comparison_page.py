@@ -1,13 +1,14 @@
 """The page of a comparison: the result in words, differences with their intervals, and a wall of edits."""
 
 import shlex
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rewardedit.evaluation.comparison_metrics import differences, paired
-from rewardedit.evaluation.comparison_wall import Compared, wall_of
+from rewardedit.evaluation.comparison_wall import Compared, finite, wall_of
 from rewardedit.evaluation.held_out import HeldOut
 from rewardedit.files import read_log
 from rewardedit.reports.card_samples import keep_samples
@@ -110,18 +111,17 @@ def _interval(name: str, found: dict[str, Any] | None, higher_is: int, digits: i
 def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
     """A panel for each scorer: the main variant against every other one."""
     panels = []
-    for scorer, found in metrics["differences"].items():
+    for scorer, by_variant in metrics["differences"].items():
         plain = of.names[scorer]
         means = {name: values[scorer] for name, values in metrics["rewards"].items()}
-        digits = decimals([mean for mean in means.values() if mean is not None])
+        digits = decimals(means.values())
         says = plain.says + (" It trained the editor." if scorer == of.reward else "")
         if means[of.main] is not None:
             says += f" Mean of {variant_name(of.main)}: {fixed(means[of.main], digits)}."
-        rows = [
-            _interval(_with_mean(name, means[name], digits), found[name], 1, digits)
-            for name in means
-            if name != of.main
-        ]
+        rows = []
+        for name, mean in means.items():
+            if name != of.main:
+                rows.append(_interval(_with_mean(name, mean, digits), by_variant[name], 1, digits))
         panels.append(Intervals(plain.name, says, rows))
     return panels
 
@@ -137,7 +137,7 @@ def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     if len(kinds) < 2:
         return []
     values = (of.values[of.main], of.values["base"])
-    digits = decimals([float(v) for value in values for v in value[value.isfinite()]])
+    digits = decimals(finite(values))
     rows = []
     for kind in kinds:
         is_kind = torch.tensor([name == kind for name in types])
@@ -148,17 +148,17 @@ def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
 
 def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     """A panel for each sign of reward hacking: every variant against the base."""
-    found = {
-        name: differences({"base": of.signs["base"], name: values}, test, name)
-        for name, values in of.signs.items()
-        if name != "base"
-    }
+    by_variant = {}
+    for name, values in of.signs.items():
+        if name != "base":
+            by_variant[name] = differences({"base": of.signs["base"], name: values}, test, name)
+
     panels = []
     for sign in of.signs["base"]:
         plain = sign_name(sign)
         rows = [
             _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3)
-            for name, by_sign in found.items()
+            for name, by_sign in by_variant.items()
         ]
         panels.append(Intervals(plain.name, plain.says, rows))
     return panels
@@ -166,7 +166,7 @@ def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
 
 def _histogram(of: Compared) -> Any:
     values = {variant_name(name): v[v.isfinite()].tolist() for name, v in of.values.items()}
-    everything = [value for numbers in values.values() for value in numbers]
+    everything = finite(of.values.values())
     if not everything:
         return None
     low = min(everything)
@@ -181,37 +181,45 @@ def _histogram(of: Compared) -> Any:
 
 
 def _losses(main: str, folder: Path) -> Any:
-    folders = {main: folder, **{path.name: path for path in sorted(folder.glob("variants/*"))}}
-    logs = {variant_name(name): read_log(path) for name, path in folders.items()}
-    points = {name: [(line["step"], line["loss"]) for line in log] for name, log in logs.items() if log}
+    folders = {main: folder}
+    for path in sorted(folder.glob("variants/*")):
+        folders[path.name] = path
+
+    points = {}
+    for name, path in folders.items():
+        log = read_log(path)
+        if log:
+            points[variant_name(name)] = [(line["step"], line["loss"]) for line in log]
     return curves("Training loss", points, "Lower is better, but says little about the edits.")
 
 
 def _tables(metrics: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     """All means by title, and the sampling settings."""
     scale = "0 to 10, higher is better"
-    exact = {
+    titles = {
         "kinds": f"Exact rating by kind of edit, {scale}",
         "aspects": f"Aspects of the exact rating, {scale}",
+        "rewards": "Means of the scorers, higher is better",
     }
-    means = {title: metrics[name] for name, title in exact.items() if name in metrics}
-    means |= {"Means of the scorers, higher is better": metrics["rewards"]}
-    tables = {title: _rounded(table) for title, table in means.items()}
+    tables = {title: _rounded(metrics[name]) for name, title in titles.items() if name in metrics}
     return {**tables, "Sampling settings": _settings(metrics)}
 
 
 def _rounded(table: dict[str, dict[str, float | None]]) -> dict[str, dict[str, str]]:
     """The table's numbers with the same number of decimals."""
-    digits = decimals([value for row in table.values() for value in row.values() if value is not None])
-    return {
-        variant_name(name): {key: fixed(value, digits) for key, value in row.items()}
-        for name, row in table.items()
-    }
+    digits = decimals(chain.from_iterable(row.values() for row in table.values()))
+    rounded = {}
+    for name, row in table.items():
+        rounded[variant_name(name)] = {key: fixed(value, digits) for key, value in row.items()}
+    return rounded
 
 
 def _settings(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    keys = {"steps": "steps", "text_guidance": "text guidance", "image_guidance": "image guidance"}
-    return {
-        variant_name(name): {plain: settings[key] for key, plain in keys.items()}
-        for name, settings in metrics["settings"].items()
-    }
+    table = {}
+    for name, settings in metrics["settings"].items():
+        table[variant_name(name)] = {
+            "steps": settings["steps"],
+            "text guidance": settings["text_guidance"],
+            "image guidance": settings["image_guidance"],
+        }
+    return table

@@ -1,6 +1,6 @@
 """The edits of a comparison and their scores, and the wall that shows them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
         )
     wall = Wall(left=variant_name("base"), right=main, note=note)
     with_heat = set() if of.heat is None else set(_extremes(gain, WITH_HEAT))
-    digits = decimals([float(v) for value in of.values.values() for v in value[value.isfinite()]])
+    digits = decimals(finite(of.values.values()))
     for row in shown:
         edit = _edit(of, test, row, digits)
         edit.gain = float(gain[row])
@@ -70,6 +70,14 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
             edit.facts = [*edit.facts, ("heat map", legend)]
         wall.add(edit)
     return wall
+
+
+def finite(values: Iterable[Tensor]) -> list[float]:
+    """The finite numbers of several tensors."""
+    numbers: list[float] = []
+    for tensor in values:
+        numbers += tensor[tensor.isfinite()].tolist()
+    return numbers
 
 
 def disagreements(of: Compared) -> Tensor | None:
@@ -117,18 +125,20 @@ def _edit(of: Compared, test: HeldOut, row: int, digits: int) -> WallEdit:
         images.append(WallImage(TARGET, test.batch.target[row]))
 
     kind = test.edit_type[row] if test.edit_type else ""
-    reasons = {
-        f"{of.names[name].name}: no score": scores.reason[row]
-        for name, scores in of.scores[of.main].items()
-        if scores.reason[row]
-    }
     facts = [("seed", str(row)), ("row", test.id[row]), ("source image", test.source_id[row])]
+    if kind:
+        facts.append(("kind", kind))
+    reasons = {}
+    for name, scores in of.scores[of.main].items():
+        if scores.reason[row]:
+            reasons[f"{of.names[name].name}: no score"] = scores.reason[row]
+
     return WallEdit(
         test.instruction[row],
         images,
         hidden=hidden,
         kind=kind,
-        facts=[*facts, *([("kind", kind)] if kind else []), *reasons.items()],
+        facts=[*facts, *reasons.items()],
         columns=[variant_name(name) for name in of.edited],
         scores=_scores(of, row),
     )
@@ -150,5 +160,5 @@ def _scores(of: Compared, row: int) -> list[tuple[str, list[str]]]:
 def _cells(values: list[Tensor | None], row: int) -> list[str]:
     """One row's values with the same number of decimals; "–" where there is none."""
     numbers = [None if value is None or not value[row].isfinite() else float(value[row]) for value in values]
-    digits = decimals([number for number in numbers if number is not None])
+    digits = decimals(numbers)
     return [fixed(number, digits) for number in numbers]

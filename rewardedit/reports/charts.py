@@ -73,8 +73,10 @@ class Intervals:
     def __init__(self, title: str, says: str, intervals: Sequence[Interval]) -> None:
         self.title = title
         self.says = says
-        ends = [end for one in intervals for end in (one.value, one.low, one.high) if end is not None]
-        low, high = _widened(min([0.0, *ends]), max([0.0, *ends]))
+        ends = [0.0]
+        for one in intervals:
+            ends += [end for end in (one.value, one.low, one.high) if end is not None]
+        low, high = _widened(min(ends), max(ends))
         margin = 0.05 * (high - low)
         self._low = low - margin
         self._span = high - low + 2 * margin
@@ -102,7 +104,7 @@ def curves(title: str, series: Mapping[str, Points], says: str = "", x: str = "s
     """
     drawn = []
     for name, points in series.items():
-        finite = [point for point in points if all(v is not None and math.isfinite(v) for v in point)]
+        finite = list(filter(_is_finite, points))
         if finite:
             drawn.append(Curve(name, finite))
     return draw(drawn, title, says, x) if drawn else None
@@ -127,26 +129,30 @@ def histogram(
     edges = np.linspace(low, high, bins + 1)
     middles = ((edges[:-1] + edges[1:]) / 2).tolist()
     drawn = []
+    top = 0.0
     for name, numbers in values.items():
         finite = [v for v in numbers if math.isfinite(v)]
         shares = np.histogram(np.clip(finite, low, high), edges)[0] / max(len(finite), 1)
+        top = max(top, float(shares.max()))
         points = list(zip(middles, shares.tolist(), strict=True))
         drawn.append(Curve(name, points, share_bands(shares, len(finite))))
 
     if not drawn:
         return None
-    top = max(share for curve in drawn for _, share in curve.points)
     upright = [Curve(name, [(at, 0.0), (at, top)]) for name, at in (marks or {}).items()]
     return draw([*drawn, *upright], title, says, x)
 
 
 def draw(curves: list[Curve], title: str, says: str, x: str) -> Drawing:
     """Draws curves with ticks; `x` names the quantity and unit of the horizontal axis."""
-    corners = [point for curve in curves for point in curve.points]
-    corners += [(at[0], end) for curve in curves for at, ends in _banded(curve) for end in ends]
-    (left, right), (bottom, top) = (
-        _widened(min(values), max(values)) for values in zip(*corners, strict=True)
-    )
+    corners: Points = []
+    for curve in curves:
+        corners += curve.points
+        for (at, _), (low, high) in _banded(curve):
+            corners += [(at, low), (at, high)]
+    places, heights = zip(*corners, strict=True)
+    left, right = _widened(min(places), max(places))
+    bottom, top = _widened(min(heights), max(heights))
 
     def place(across: float, up: float) -> tuple[str, str]:
         at = LEFT + (across - left) / (right - left) * (WIDTH - LEFT - RIGHT)
@@ -180,10 +186,13 @@ def ticks(low: float, high: float) -> list[float]:
 def share_bands(shares: np.ndarray, n: int) -> Points:
     """95 % intervals of shares counted in n rows, by the normal approximation."""
     half = 1.96 * np.sqrt(shares * (1 - shares) / max(n, 1))
-    return [
-        (float(max(0.0, share - h)), float(min(1.0, share + h)))
-        for share, h in zip(shares, half, strict=True)
-    ]
+    low = np.maximum(shares - half, 0.0)
+    high = np.minimum(shares + half, 1.0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _is_finite(point: tuple[float | None, float | None]) -> bool:
+    return all(value is not None and math.isfinite(value) for value in point)
 
 
 def _banded(curve: Curve) -> list[tuple[tuple[float, float], tuple[float, float]]]:
@@ -199,8 +208,12 @@ def _widened(low: float, high: float) -> tuple[float, float]:
 def _curve(number: int, curve: Curve, place: Callable[[float, float], tuple[str, str]]) -> Markup:
     """The curve and its band."""
     points = [place(*point) for point in curve.points]
-    upper = [place(at[0], high) for at, (_, high) in _banded(curve)]
-    lower = [place(at[0], low) for at, (low, _) in _banded(curve)]
+    upper = []
+    lower = []
+    for (at, _), (low, high) in _banded(curve):
+        upper.append(place(at, high))
+        lower.append(place(at, low))
+
     parts = [Markup('<polyline points="{}"/>').format(_path(points))]
     if upper:
         parts.append(Markup('<polygon points="{}"/>').format(_path(upper + lower[::-1])))
@@ -210,7 +223,7 @@ def _curve(number: int, curve: Curve, place: Callable[[float, float], tuple[str,
 
 
 def _path(points: Sequence[tuple[str, str]]) -> str:
-    return " ".join(",".join(point) for point in points)
+    return " ".join(map(",".join, points))
 
 
 def _line(x1: float | str, y1: float | str, x2: float | str, y2: float | str) -> Markup:

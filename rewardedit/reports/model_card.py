@@ -33,10 +33,11 @@ def result_of(run: Path) -> Path:
     Raises:
         ValueError: if there is none.
     """
-    found = [run / name for name in RESULTS if (run / name).is_dir()]
-    if not found:
-        raise ValueError(f"{run}: expected one of {', '.join(RESULTS)} in it; the run has not ended")
-    return found[0]
+    for name in RESULTS:
+        folder = run / name
+        if folder.is_dir():
+            return folder
+    raise ValueError(f"{run}: expected one of {', '.join(RESULTS)} in it; the run has not ended")
 
 
 def write_card(
@@ -120,7 +121,7 @@ def card(
         f"## Settings\n\n{fenced(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), 'yaml')}",
         escaped(where),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _head(settings: dict[str, Any], made: str, trainer: str, license: str) -> dict[str, Any]:
@@ -137,7 +138,7 @@ def _head(settings: dict[str, Any], made: str, trainer: str, license: str) -> di
         head["base_model"] = base
         if made in EDITORS:
             head["base_model_relation"] = EDITORS[made]
-    data = [path for path in data_of(settings) if is_hub_name(path)]
+    data = list(filter(is_hub_name, data_of(settings)))
     if data:
         head["datasets"] = data
     return head
@@ -193,20 +194,27 @@ def _figures(metrics: dict[str, Any]) -> str:
 
 def is_public(settings: dict[str, Any]) -> bool:
     """True if all data of a run are data sets of the hub or of a generated world."""
-    return all(is_hub_name(path) for path in data_of(settings) + data_of(settings.get("evaluate") or {}))
+    paths = data_of(settings) + data_of(settings.get("evaluate") or {})
+    return all(map(is_hub_name, paths))
 
 
 def base_of(settings: dict[str, Any]) -> str | None:
     """The model that was trained further; None for a model trained from scratch."""
-    return next((str(settings[name]) for name in MODELS if isinstance(settings.get(name), str)), None)
+    for name in MODELS:
+        if isinstance(settings.get(name), str):
+            return settings[name]
+    return None
 
 
 def data_of(settings: dict[str, Any]) -> list[str]:
     """Paths of the data sets that a run's settings name."""
     data = settings.get("data") or {}
     groups = [data] if "name" in data or "path" in data else list(data.values())
-    named = [group for group in groups if isinstance(group, dict)]
-    return [str(group["path"]) for group in named if group.get("path") and group.get("name") not in WORLDS]
+    paths: list[str] = []
+    for group in groups:
+        if isinstance(group, dict) and group.get("path") and group.get("name") not in WORLDS:
+            paths.append(str(group["path"]))
+    return paths
 
 
 def scorers_of(settings: dict[str, Any]) -> list[str]:

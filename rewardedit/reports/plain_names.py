@@ -2,6 +2,7 @@
 is better.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rewardedit.models import EXACT
@@ -86,6 +87,8 @@ def fixed(value: float | None, digits: int) -> str:
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
-def decimals(values: list[float]) -> int:
-    """Decimal places that all of a table's numbers share: 2 for scales such as 0 to 10, else 3."""
-    return 2 if max((abs(value) for value in values), default=0.0) >= 2 else 3
+def decimals(values: Iterable[float | None]) -> int:
+    """Decimal places that all of a table's numbers share: 2 for scales such as 0 to 10, else 3; None stands
+    for a missing number.
+    """
+    return 2 if any(value is not None and abs(value) >= 2 for value in values) else 3

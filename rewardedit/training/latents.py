@@ -68,7 +68,7 @@ class LatentCache:
         digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
         folder = self.folder / f"prompts-{digest[:16]}"
         _encode(editor, distinct, folder, {"base": _name(editor), "texts": digest})
-        arrays = [np.load(folder / f"{part}.npy", mmap_mode="r") for part in ("embeds", "tokens")]
+        arrays = _opened(folder, ("embeds", "tokens"))
         null = len(labels.prompt.words) if labels.prompt is not None else 0
         label = torch.tensor([null if value is None else value for value in labels.label])
         return TextCache(*arrays, torch.tensor([place[text] for text in texts]), place[""], label, null)
@@ -106,11 +106,13 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
     def encode(number: int, path: Path) -> None:
         path.mkdir()
         local = texts[number * size : (number + 1) * size]
-        parts = [local[at : at + ENCODE_BATCH] for at in range(0, len(local), ENCODE_BATCH)]
-        own = load()
-        embeds = [own.family.encode_prompts(own.pipe, part) for part in parts]
-        np.save(path / "embeds.npy", torch.cat([part.half().cpu() for part in embeds]).numpy())
-        np.save(path / "tokens.npy", own.family.tokenize(own.pipe, local).input_ids.int().numpy())
+        loaded = load()
+        embeds = []
+        for first in range(0, len(local), ENCODE_BATCH):
+            batch = local[first : first + ENCODE_BATCH]
+            embeds.append(loaded.family.encode_prompts(loaded.pipe, batch).half().cpu())
+        np.save(path / "embeds.npy", torch.cat(embeds).numpy())
+        np.save(path / "tokens.npy", loaded.family.tokenize(loaded.pipe, local).input_ids.int().numpy())
 
     stage(
         folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens"))
@@ -170,7 +172,7 @@ def make_cache(
 
     # Arrays stay on disk: a step reads only its own rows.
     texts = read_settings_file(folder / "rows.json")
-    arrays = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("edited", "source")]
+    arrays = _opened(folder, ("edited", "source"))
     scaling = float(editor.pipe.vae.config.scaling_factor)
     unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
     return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable)
@@ -253,6 +255,11 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
     """Joins each of the shards' arrays into one file in `folder`."""
     for name in names:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
+
+
+def _opened(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+    """Arrays of `folder`, memory-mapped."""
+    return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
 
 
 def _once(editor: Editor) -> Lazy[Editor]:

@@ -1,6 +1,7 @@
 """The page of a training's monitor: curves and images of the fixed prompts, written at every check."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,8 @@ def _headline(checks: Sequence[dict[str, Any]], scorers: Mapping[str, str], is_r
 
 def _curves(checks: Sequence[dict[str, Any]], scorers: Mapping[str, str]) -> list[Drawing | None]:
     """A curve of every value, the rewards first."""
-    names = dict.fromkeys([*scorers, *(name for check in checks for name in check)])
     drawings = []
-    for name in names:
+    for name in dict.fromkeys(chain(scorers, *checks)):
         if name not in ("step", "flag"):
             plain = sign_name(name)
             says = f"{scorers.get(name, '')} {plain.says}".strip()
@@ -91,16 +91,19 @@ def _curves(checks: Sequence[dict[str, Any]], scorers: Mapping[str, str]) -> lis
 
 def _wall(folder: Path, checks: Sequence[dict[str, Any]], instruction: Sequence[str]) -> Wall:
     """The first prompts: the source and the edit at the first and the last check, and all others below."""
-    names = [f"step-{check['step']:06d}" for check in checks]
-    labels = [f"step {check['step']}" for check in checks]
+    numbers = [check["step"] for check in checks]
     wall = Wall(
-        left=labels[0],
-        right=labels[-1],
+        left=f"step {numbers[0]}",
+        right=f"step {numbers[-1]}",
         note="The same prompts with the same noise at every check; step 0 is the base.",
     )
     for row, text in enumerate(instruction[:SHOWN]):
-        files = {label: _file(folder, row, name) for label, name in zip(labels, names, strict=True)}
-        steps = [WallImage(label, file=file) for label, file in files.items() if file]
+        steps = []
+        for number in dict.fromkeys(numbers):
+            file = _file(folder, row, f"step-{number:06d}")
+            if file:
+                steps.append(WallImage(f"step {number}", file=file))
+
         before = _file(folder, row, BEFORE)
         if steps and before:
             large = [WallImage(BEFORE, file=before), steps[0], *steps[1:][-1:]]
@@ -110,12 +113,13 @@ def _wall(folder: Path, checks: Sequence[dict[str, Any]], instruction: Sequence[
 
 def _table(rows: Sequence[dict[str, Any]], key: str) -> dict[str, dict[str, str]]:
     """Means of every value, rounded alike within a column."""
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in ("flag", key)))
-    digits = {name: decimals([row[name] for row in rows if row.get(name) is not None]) for name in names}
-    return {
-        f"{row[key]:g}": {sign_name(name).name: fixed(row.get(name), digits[name]) for name in names}
-        for row in rows
-    }
+    table: dict[str, dict[str, str]] = {f"{row[key]:g}": {} for row in rows}
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        if name not in ("flag", key):
+            digits = decimals(row.get(name) for row in rows)
+            for row in rows:
+                table[f"{row[key]:g}"][sign_name(name).name] = fixed(row.get(name), digits)
+    return table
 
 
 def _stem(row: int, name: str) -> str:
@@ -125,7 +129,7 @@ def _stem(row: int, name: str) -> str:
 def _file(folder: Path, row: int, name: str) -> str:
     """Path of an image relative to the page; "" if there is none."""
     stem = _stem(row, name)
-    files = [
-        path for path in (folder / IMAGES / f"{stem}.png", folder / IMAGES / f"{stem}.jpg") if path.is_file()
-    ]
-    return f"{IMAGES}/{files[0].name}" if files else ""
+    for file in (f"{stem}.png", f"{stem}.jpg"):
+        if (folder / IMAGES / file).is_file():
+            return f"{IMAGES}/{file}"
+    return ""

@@ -301,14 +301,16 @@ class Bpm(ClipScorer):
                 source, edited, parsed, regions, self._image_features, self.text_features, self._masks_in
             )
         image = (edited.shape[-2], edited.shape[-1])
-        pairs = list(zip(regions, parsed, strict=True))
-        sizes = [size_verdict(found, edit, self.config.judges) for found, edit in pairs]
-        places = [position_verdict(found, edit, image, self.config.judges) for found, edit in pairs]
+        sizes = []
+        positions = []
+        for region, edit in zip(regions, parsed, strict=True):
+            sizes.append(size_verdict(region, edit, self.config.judges))
+            positions.append(position_verdict(region, edit, image, self.config.judges))
         return {
             "modify": self.modify(source, edited, parsed, regions),
             "preserve": preserve(source, edited, regions),
             "size": edited.new_tensor(sizes),
-            "position": edited.new_tensor(places),
+            "position": edited.new_tensor(positions),
         }
 
     def modify(
@@ -346,9 +348,11 @@ class Bpm(ClipScorer):
         object.
         """
         whole = (0.0, 0.0, float(images[0].shape[-1]), float(images[0].shape[-2]))
-        boxes = [found.box.tolist() if len(found) else whole for found in objects]
-        cut = [crop(image, box, self.config.context) for image, box in zip(images, boxes, strict=True)]
-        return self._image_features(cut)
+        crops = []
+        for image, instances in zip(images, objects, strict=True):
+            box = instances.box.tolist() if len(instances) else whole
+            crops.append(crop(image, box, self.config.context))
+        return self._image_features(crops)
 
     def _image_features(self, images: list[Tensor]) -> Tensor:
         """CLIP's features of images (3, h, w) of any sizes, in one batch."""
@@ -376,15 +380,14 @@ def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor
     region = parts["size"] + parts["position"]
     if config.compat == "figure4":
         return modify + kept, region, modify + kept + region
-    scaled = [
-        clamp_straight_through((value - low) / (high - low))
-        for value, (low, high) in (
-            (modify, config.effective_calibration.modify),
-            (kept, config.effective_calibration.preserve),
-        )
-    ]
-    semantic = scaled[0] + scaled[1]
+    ends = config.effective_calibration
+    semantic = _scaled(modify, *ends.modify) + _scaled(kept, *ends.preserve)
     return semantic, region, config.alpha * semantic + (1 - config.alpha) * region
+
+
+def _scaled(values: Tensor, low: float, high: float) -> Tensor:
+    """The values with `low` at 0 and `high` at 1."""
+    return clamp_straight_through((values - low) / (high - low))
 
 
 def parsed_edits(parsed: Sequence[Parsed]) -> list[ParsedEdit]:

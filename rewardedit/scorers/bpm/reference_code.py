@@ -43,7 +43,8 @@ def size_verdict(regions: EditRegions, parsed: ParsedEdit) -> float:
     """1 unless a size is requested and the areas of the first boxes contradict it."""
     if parsed.size == "unchanged" or regions.is_global or not len(regions.source) or not len(regions.edited):
         return 1.0
-    (before, after) = (_area(boxes_of(side)[0]) for side in (regions.source, regions.edited))
+    before = _area(boxes_of(regions.source)[0])
+    after = _area(boxes_of(regions.edited)[0])
     ratio = after / max(before, 1e-9)
     return float(ratio > LARGER if parsed.size == "larger" else ratio < SMALLER)
 
@@ -82,8 +83,7 @@ def preserve(
     """−L2 outside the region that may change, in bytes that wrap around: the square of 50 is 196, not 2500,
     so that 50 counts as 14.
     """
-    before, after = ((image * 255).round().to(torch.uint8) for image in (source, edited))
-    difference = after - before
+    difference = _bytes(edited) - _bytes(source)
     square = difference * difference
     distance = square.float().mean(0).sqrt()
     outside = ~may_change
@@ -139,25 +139,31 @@ def parts(
     """The four parts of each edit; preserve is −L2, in [−1, 0], and 0 if the whole image is to change."""
     image = (source.shape[-2], source.shape[-1])
     # The source's boxes mark the place in the edited image too.
-    again = segment(edited, [found.source.boxes for found in regions])
-    masks = [found.source.mask | mask.any(0) for found, mask in zip(regions, again, strict=True)]
-    kept = [
-        0.0 if found.is_global else preserve(before, after, mask)
-        for before, after, found, mask in zip(
-            _canvas(source), _canvas(edited), regions, _canvas_masks(masks), strict=True
-        )
-    ]
-    changed = [
-        modify(source[i], edited[i], regions[i], parsed[i], images, texts) for i in range(len(regions))
-    ]
-    sizes = [size_verdict(found, edit) for found, edit in zip(regions, parsed, strict=True)]
-    places = [position_verdict(found, edit, image) for found, edit in zip(regions, parsed, strict=True)]
+    again = segment(edited, [region.source.boxes for region in regions])
+    masks = [region.source.mask | mask.any(0) for region, mask in zip(regions, again, strict=True)]
+    before = _canvas(source)
+    after = _canvas(edited)
+    may_change = _canvas_masks(masks)
+
+    modified = []
+    kept = []
+    sizes = []
+    positions = []
+    for i, (region, edit) in enumerate(zip(regions, parsed, strict=True)):
+        modified.append(modify(source[i], edited[i], region, edit, images, texts))
+        kept.append(0.0 if region.is_global else preserve(before[i], after[i], may_change[i]))
+        sizes.append(size_verdict(region, edit))
+        positions.append(position_verdict(region, edit, image))
     return {
-        "modify": torch.stack(changed),
+        "modify": torch.stack(modified),
         "preserve": edited.new_tensor(kept),
         "size": edited.new_tensor(sizes),
-        "position": edited.new_tensor(places),
+        "position": edited.new_tensor(positions),
     }
+
+
+def _bytes(image: Tensor) -> Tensor:
+    return (image * 255).round().to(torch.uint8)
 
 
 def _canvas(images: Tensor) -> Tensor:

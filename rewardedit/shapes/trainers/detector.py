@@ -168,13 +168,18 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
         rows = torch.randint(len(images), (config.train.batch_size,), generator=generator)
         pixels = add_artifacts(images[rows].float() / 255, generator)
-        of_rows = [torch.arange(int(ends[i - 1]) if i else 0, int(ends[i])) for i in rows.tolist()]
-        truth = [(boxes[of].to(model.device), objects.names[of].to(model.device)) for of in of_rows]
+        truth = []
+        in_pixels = []
+        for i in rows.tolist():
+            indices = torch.arange(int(ends[i - 1]) if i else 0, int(ends[i]))
+            object_names = objects.names[indices]
+            truth.append((boxes[indices].to(model.device), object_names.to(model.device)))
+            in_pixels.append((boxes[indices] * SIZE, object_names))
         names = text_features(model, words)
         logits, found = predict(model, 2 * pixels.to(model.device) - 1, names[: len(NAMES)])
         cut, fits, known = random_crops(
             pixels,
-            [(boxes[of] * SIZE, objects.names[of]) for of in of_rows],
+            in_pixels,
             (grounds[0][rows], grounds[1][rows]),
             config.crops,
             generator,

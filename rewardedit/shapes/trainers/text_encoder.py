@@ -167,38 +167,52 @@ class Reader(nn.Module):
         """Cross-entropy of the parsed instruction's parts, and binary cross-entropy of each word of the
         vocabulary, read `later` (b,) tokens after the text's end.
         """
-        tokens, labels, later = (tensor.to(self.text_encoder.device) for tensor in (tokens, labels, later))
-        end = ((tokens == self.end).int().argmax(1) + later).clamp(max=tokens.shape[1] - 1)
-        state = self.states(tokens)[torch.arange(len(tokens), device=tokens.device), end]
-        losses = [F.cross_entropy(head(state), labels[:, i]) for i, head in enumerate(self.answers)]
+        device = self.text_encoder.device
+        tokens = tokens.to(device)
+        end = ((tokens == self.end).int().argmax(1) + later.to(device)).clamp(max=tokens.shape[1] - 1)
+        state = self.states(tokens)[torch.arange(len(tokens), device=device), end]
+        parsed = _answer_loss(self.answers, state, labels.to(device))
         logits = self.words(state).float()
         present = torch.zeros_like(logits).scatter_(1, tokens, 1.0)
         spelled = F.binary_cross_entropy_with_logits(logits, present, reduction="none").sum(1).mean()
-        return torch.stack(losses).sum() + WORDS_WEIGHT * spelled
+        return parsed + WORDS_WEIGHT * spelled
 
     def caption_loss(self, tokens: Tensor, phrases: Tensor) -> Tensor:
         """Cross-entropy of the colour, shape and size of each object, read where its phrase ends."""
-        tokens, phrases = (tensor.to(self.text_encoder.device) for tensor in (tokens, phrases))
+        device = self.text_encoder.device
+        phrases = phrases.to(device)
         ends = phrases[..., 0] >= 0
-        state = self.states(tokens)[ends]
-        losses = [F.cross_entropy(head(state), phrases[ends][:, i]) for i, head in enumerate(self.phrases)]
-        return torch.stack(losses).sum()
+        return _answer_loss(self.phrases, self.states(tokens.to(device))[ends], phrases[ends])
 
     @torch.no_grad()
     def read_right(
         self, instructions: Tensor, labels: Tensor, captions: Tensor, phrases: Tensor
     ) -> dict[str, float]:
         """Shares of instructions, and of phrases in captions, with every part predicted correctly."""
-        device = self.text_encoder.device
         place = torch.arange(len(instructions)), (instructions == self.end).int().argmax(1)
-        state = torch.cat([self.states(part.to(device)) for part in instructions.split(280)]).cpu()[place]
-        heads = [head.cpu() for head in self.answers]
-        right = torch.stack([head(state).argmax(1) == labels[:, i] for i, head in enumerate(heads)]).all(0)
         ends = phrases[..., 0] >= 0
-        state = torch.cat([self.states(part.to(device)) for part in captions.split(280)]).cpu()[ends]
-        heads = [head.cpu() for head in self.phrases]
-        named = torch.stack([head(state).argmax(1) == phrases[ends][:, i] for i, head in enumerate(heads)])
-        return {"instructions": float(right.float().mean()), "phrases": float(named.all(0).float().mean())}
+        return {
+            "instructions": _share_right(self.answers, self._states_on_cpu(instructions)[place], labels),
+            "phrases": _share_right(self.phrases, self._states_on_cpu(captions)[ends], phrases[ends]),
+        }
+
+    def _states_on_cpu(self, tokens: Tensor) -> Tensor:
+        """States of many texts."""
+        device = self.text_encoder.device
+        return torch.cat([self.states(part.to(device)) for part in tokens.split(280)]).cpu()
+
+
+def _answer_loss(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> Tensor:
+    """Sum of the cross-entropies of all answers, a head and a column of `labels` each."""
+    losses = [F.cross_entropy(head(state), labels[:, i]) for i, head in enumerate(heads)]
+    return torch.stack(losses).sum()
+
+
+def _share_right(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> float:
+    """Share of rows with every answer predicted correctly; moves the heads to the CPU."""
+    heads = heads.cpu()
+    right = [head(state).argmax(1) == labels[:, i] for i, head in enumerate(heads)]
+    return float(torch.stack(right).all(0).float().mean())
 
 
 class RandomSuffix:
