@@ -2,6 +2,7 @@
 one more process only hands them out.
 """
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -10,10 +11,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jaxtyping import install_import_hook
 
 # Before the libraries read them. The cache stands in place of the user's; it is empty but for `published`.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="rewardedit-hub-")
+
+
+TYPE_CHECKER = "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+UNCHECKED = ("shapes",)  # the renderer's functions are called thousands of times in a test
+
+
+def typed_modules() -> list[str]:
+    """Names of the modules that state shapes of arrays in their signatures."""
+    root = Path(__file__).parents[1]
+    names = []
+    for path in [*root.glob("rewardedit/**/*.py"), *root.glob("trainers/*.py")]:
+        parts = path.relative_to(root).with_suffix("").parts
+        if "from jaxtyping import" in path.read_text() and not set(parts) & set(UNCHECKED):
+            inside = parts if parts[0] == "rewardedit" else ("rewardedit", *parts)
+            names.append(".".join(inside).removesuffix(".__init__"))
+    return names
+
+
+# Before any of the modules is imported: shapes and types of arguments are checked in every call.
+# A GPU machine may lack the checker.
+if importlib.util.find_spec("beartype"):
+    install_import_hook(typed_modules(), TYPE_CHECKER)
 
 
 def pytest_unconfigure() -> None:

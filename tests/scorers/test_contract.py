@@ -18,7 +18,7 @@ from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
 from tests.models import small
 
 ROWS = 14  # two of each kind of edit
-SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", "lower_of"]
+SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", pytest.param("lower_of", marks=pytest.mark.slow)]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
 BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
 READS_NO_TEXT = PRESERVATION | {"clip_i"}

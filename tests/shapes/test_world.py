@@ -130,6 +130,7 @@ def test_a_move_is_never_asked_for_that_holds_already():
         assert not holds[samples.parsed[i].position], samples.instruction[i]
 
 
+@pytest.mark.world
 def test_no_training_split_uses_a_reserved_wording():
     reserved = Shapes("val", wordings="reserved").batch(0, 1400).instruction
     usual = Shapes("train").batch(0, 5600).instruction + Shapes("val").batch(0, 1400).instruction

@@ -286,6 +286,7 @@ print([path.read_text() for path in made])
 """
 
 
+@pytest.mark.slow
 def test_ray_makes_the_shards_though_a_worker_is_killed(tmp_path):
     """In a process of its own: what pytest adds to check types cannot be sent to workers."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "RAY_worker_niceness": "0"}

@@ -409,6 +409,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 def test_two_processes_make_what_one_makes(tiny_editor, text_to_image, run, tmp_path):
     out = tmp_path / "out"
     script = tmp_path / "command.py"

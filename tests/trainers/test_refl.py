@@ -161,6 +161,7 @@ def trained(base: str, folder, reward: RewardConfig = REWARD, **settings) -> Con
     return config
 
 
+@pytest.mark.slow
 def test_arms_run_and_are_compared(tiny_editor, tmp_path):
     words = [
         f"base={tiny_editor}",
@@ -414,7 +415,7 @@ class Dark(Scorer):
         return Scores.make(-batch.edited.mean((1, 2, 3)))
 
 
-@pytest.mark.parametrize("lora_rank", [None, 2])
+@pytest.mark.parametrize("lora_rank", [pytest.param(None, marks=pytest.mark.slow), 2])
 def test_a_run_that_goes_for_the_reward_alone_is_stopped_and_taken_back(lora_rank, tiny_editor, tmp_path):
     here = "tests.trainers.test_refl"
     reward = RewardConfig(

@@ -108,6 +108,7 @@ def labelled_rows(folder: Path, made_from: str | None) -> list[str]:
     ]
 
 
+@pytest.mark.world
 def test_an_editor_trained_on_labelled_rows_of_the_shapes_world_is_compared(tiny_editor, tmp_path):
     """ADIEE App. B."""
     settings = [

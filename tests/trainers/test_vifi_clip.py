@@ -148,6 +148,7 @@ def test_a_run_learns_is_resumed_and_loads(tmp_path, rank):
         assert [line["loss"] for line in again] == pytest.approx([line["loss"] for line in log], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(

@@ -176,6 +176,7 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
     assert not torch.equal(*changed)
 
 
+@pytest.mark.slow
 def test_a_lora_has_the_strength_that_it_was_trained_with(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     config = TrainConfig(lora_rank=2, lora_alpha=8, mixed_precision="no")

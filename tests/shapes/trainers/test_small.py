@@ -59,7 +59,7 @@ def test_the_small_models_are_made_from_nothing(tmp_path, monkeypatch):
     assert set(metrics["phase-5"]["oracle"]) == {"plain", "textured", "photo"}
     assert len(read_log(Path(phases[0]))) >= 1
     # A phase can start from another pipeline, in another folder.
-    words = ["first_phase=5", f"phase-5.start={phases[0]}", "--out", "runs/further"]
+    words = ["first_phase=5", f"phase-5.init_from={phases[0]}", "--out", "runs/further"]
     assert main(["train", "shapes/editor", *few, *words]) == 0
     assert [path.name for path in Path("runs/further").glob("phase-*")] == ["phase-5"]
 
@@ -150,4 +150,4 @@ def test_a_training_that_does_not_divide_its_work_is_refused_to_several_processe
     script.write_text(ALONE)
     launch(script, 2, str(tmp_path), *(f"shapes/{name}" for name in names))
     begun = [path.parent for path in tmp_path.rglob("config.yaml")]
-    assert {path.name for path in begun} == {"shapes/editor", "shapes/vlm"}  # no phase of theirs
+    assert {path.name for path in begun} == {"shapes-editor", "shapes-vlm"}  # no phase of theirs
