@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.data import DataConfig
+from rewardedit.data.worlds import Rating
 from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_settings
 from rewardedit.evaluation import comparison_metrics as metrics_of
 from rewardedit.evaluation.comparison_page import Compared, write_page
@@ -34,6 +35,7 @@ from rewardedit.untrusted import read_json_file
 
 WORST = 0.0
 BEST = 10.0
+TOLD_APART = 10  # one in so many test edits is asked for the worst too: the difference is large
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,9 @@ def edit_part(
         return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
 
 
-def slices(samples: HeldOut, evaluate: EvaluateConfig) -> list[slice]:
-    """The samples in batches."""
-    return [
-        slice(i, min(i + evaluate.batch_size, len(samples)))
-        for i in range(0, len(samples), evaluate.batch_size)
-    ]
+def slices(n: int, evaluate: EvaluateConfig) -> list[slice]:
+    """n samples in batches."""
+    return [slice(i, min(i + evaluate.batch_size, n)) for i in range(0, n, evaluate.batch_size)]
 
 
 def edit_all(
@@ -82,9 +81,12 @@ def edit_all(
     settings: SamplingConfig,
     evaluate: EvaluateConfig,
     folder: Path,
+    n: int | None = None,
 ) -> list[Path]:
-    """Edits of all samples, batch by batch in files of `folder`, which the processes divide among them."""
-    parts = slices(samples, evaluate)
+    """Edits of all samples, or of the first n, batch by batch in files of `folder`, which the processes
+    divide among them.
+    """
+    parts = slices(len(samples) if n is None else n, evaluate)
 
     def make(number: int, path: Path) -> None:
         edited = edit_part(load(), samples, parts[number], target_score, settings, evaluate)
@@ -111,7 +113,9 @@ def choose_settings(
         return grid[0], {}
 
     def rate(number: int, path: Path) -> None:
-        parts = [edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(val, evaluate)]
+        parts = [
+            edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(len(val), evaluate)
+        ]
         values = judge.values(val, torch.cat(parts))
         valid = values[values.isfinite()]
         write_json(path, float(valid.mean()) if len(valid) else None)
@@ -151,7 +155,7 @@ def compare(
 
     Args:
         results: the variants; the first is the one that the others are compared with. One named
-            "conditioned_five" is asked for the worst too, as "conditioned_one".
+            "conditioned_five" is asked for the worst too in a tenth of the test rows, as "conditioned_one".
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
             part. Without the second none is.
         data: the training data, as `comparison_data` returned it; None: the comparison names its own.
@@ -177,8 +181,13 @@ def compare(
     for name, result in results.items():
         save_settings(result, best[name])
 
-    edited = {name: _read_edits(files) for name, files in paths.items()}
-    ratings = {} if test.truth is None else {name: test.rate(images) for name, images in edited.items()}
+    edited = {}
+    ratings = {}
+    for name, files in paths.items():
+        images = _read_edits(files)
+        edited[name] = _padded(images, len(test))
+        if test.truth is not None:
+            ratings[name] = _rated(test, edited[name], len(images))
     health = {name: hacking_signs(test.source, images, test.batch.mask) for name, images in edited.items()}
     judged = metrics_of.scores(edited, test, scorers)
     scores = metrics_of.score_values(judged)
@@ -220,6 +229,18 @@ def compare(
 def _read_edits(files: list[Path]) -> Tensor:
     """Edits (n, 3, h, w) that `edit_all` kept."""
     return torch.cat([torch.from_numpy(np.load(file)) for file in files])
+
+
+def _padded(values: Tensor, n: int) -> Tensor:
+    """Values (k, …) of the first k of n rows, NaN for the others."""
+    out = values.new_full((n, *values.shape[1:]), torch.nan)
+    out[: len(values)] = values
+    return out
+
+
+def _rated(test: HeldOut, images: Tensor, asked: int) -> Rating:
+    """Exact ratings of the edits, NaN for rows beyond the first `asked`, in which no edit was asked for."""
+    return Rating(*(_padded(values[:asked], len(test)) for values in vars(test.rate(images)).values()))
 
 
 def heat_of(scorer: Scorer | None, rows: HeldOut, images: Tensor) -> Callable[[int], Tensor] | None:
@@ -280,7 +301,8 @@ def _edit(
         paths[name] = edit_all(load, test, BEST, best[name], evaluate, folder / name / "test")
         if name == "conditioned_five":
             worst = folder / name / "test-worst"
-            paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, worst)
+            n = max(2, len(test) // TOLD_APART)
+            paths["conditioned_one"] = edit_all(load, test, WORST, best[name], evaluate, worst, n)
     return paths, best, chosen
 
 

@@ -48,22 +48,25 @@ def exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any
 
 
 def _exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, Any]:
-    out: dict[str, Any] = {name: float(rating.score.mean()) for name, rating in ratings.items()}
+    out: dict[str, Any] = {name: float(rating.score.nanmean()) for name, rating in ratings.items()}
     out["relative_gain"] = out[main] / max(out["base"], 1e-9) - 1
+    differences = {}
     for name in ratings:
         if name != main:
-            found = paired_bootstrap(ratings[main].score.numpy(), ratings[name].score.numpy(), test.source_id)
-            out[VERSUS.get(name, f"ci95_vs_{name}")] = list(found.ci95)
-    return {**out, "n": len(test)}
+            found = paired(ratings[main].score, ratings[name].score, test)
+            out[VERSUS.get(name, f"ci95_vs_{name}")] = found and found["ci95"]
+            differences[name] = found
+    return {**out, "differences": differences, "n": len(test)}
 
 
 def _by_kind(rating: Rating, test: HeldOut) -> dict[str, float]:
     types = np.array(test.edit_type or [])
-    return {str(kind): float(rating.score[types == kind].mean()) for kind in np.unique(types)}
+    by_kind = {str(kind): rating.score[types == kind] for kind in np.unique(types)}
+    return {kind: float(score.nanmean()) for kind, score in by_kind.items() if score.isfinite().any()}
 
 
 def _aspects(rating: Rating) -> dict[str, float]:
-    return {name: float(getattr(rating, name).mean()) for name in ("alignment", "consistency", "quality")}
+    return {name: float(getattr(rating, name).nanmean()) for name in ("alignment", "consistency", "quality")}
 
 
 def flags(

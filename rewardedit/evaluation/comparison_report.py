@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from rewardedit.evaluation.comparison_metrics import VERSUS
 from rewardedit.models import EXACT
 
 
@@ -38,10 +37,13 @@ def _exact_table(metrics: dict[str, Any], main: str) -> str:
         f"{EXACT} mean (0–10) on {exact['n']} held-out edits; difference of {main} − variant, 95 % interval"
     ]
     for name in metrics["kinds"]:
-        interval = exact.get(VERSUS.get(name, f"ci95_vs_{name}"))
+        found = exact["differences"].get(name)
         versus = ""
-        if interval is not None:
-            versus = f"  {exact[main] - exact[name]:+.2f} [{interval[0]:+.2f}, {interval[1]:+.2f}]"
+        if found is not None:
+            low, high = found["ci95"]
+            versus = f"  {found['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
+            if found["n"] < exact["n"]:
+                versus += f", on {found['n']} of them"
         lines.append(f"  {name:<24}{exact[name]:6.2f}{versus}")
     # A share of nothing says nothing.
     gain = f"{100 * exact['relative_gain']:+.1f} %" if exact["base"] >= 0.05 else "–"

@@ -117,6 +117,8 @@ def _edit(of: Compared, test: HeldOut, row: int, digits: int) -> WallEdit:
     images = [WallImage(BEFORE, test.source[row])]
     hidden = []
     for name, edited in of.edited.items():
+        if name not in ("base", of.main) and not edited[row].isfinite().any():
+            continue  # asked for in a part of the rows alone
         value = of.values[name][row]
         note = fixed(float(value), digits) if value.isfinite() else "no score"
         place = images if name in ("base", of.main) else hidden

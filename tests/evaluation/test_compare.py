@@ -72,7 +72,7 @@ def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
 
 def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_editor, tmp_path, monkeypatch):
     """The base edits a quarter rightly and copies the rest. Asked for five an editor hits nine of ten,
-    and asked for one it copies. A third one destroys.
+    and asked for one, in a tenth of the rows, it copies. A third one destroys.
     """
     from rewardedit.evaluation import compare as module
 
@@ -80,14 +80,15 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
     noise = torch.rand(test.source.shape, generator=torch.Generator().manual_seed(0))
     made = {
         ("base", 10.0): torch.cat([test.target[:10], test.source[10:]]),
-        ("conditioned_five", 10.0): torch.cat([test.source[:4], test.target[4:]]),
-        ("conditioned_five", 0.0): test.source,
+        ("conditioned_five", 10.0): torch.cat([test.source[:1], test.target[1:37], test.source[37:]]),
+        ("conditioned_five", 0.0): test.source[:4],
         ("hacked", 10.0): noise,
     }
     asked = []
 
-    def edit_all(load, samples, score, settings, evaluate, folder):
+    def edit_all(load, samples, score, settings, evaluate, folder, n=None):
         asked.append((folder.parent.name, score))
+        assert n == (4 if score == 0 else None)
         folder.mkdir(parents=True)
         np.save(folder / "edits.npy", made[asked[-1]].numpy())
         return [folder / "edits.npy"]
@@ -108,13 +109,15 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
     expected = {"base": 2.5, "conditioned_five": 9, "conditioned_one": 0, "hacked": 0}
     assert {name: oracle[name] for name in expected} == pytest.approx(expected, abs=0.3)
     assert oracle["relative_gain"] == pytest.approx(oracle["conditioned_five"] / oracle["base"] - 1)
-    for name in ("base", "conditioned_one", "hacked"):
-        low, high = oracle[
-            "ci95_vs_one" if name == "conditioned_one" else VERSUS.get(name, f"ci95_vs_{name}")
-        ]
+    for name in ("base", "hacked"):
+        low, high = oracle[VERSUS.get(name, f"ci95_vs_{name}")]
         assert 0 < low < oracle["conditioned_five"] - oracle[name] < high, name
     assert metrics["flags"]["conditioned_five"] is None
     assert metrics["flags"]["conditioned_one"] is None
+    assert oracle["ci95_vs_one"] == oracle["differences"]["conditioned_one"]["ci95"]
+    assert oracle["differences"]["conditioned_one"]["difference"] == pytest.approx(7.5, abs=0.1)
+    assert metrics["differences"]["ssim"]["conditioned_one"]["n"] == 4
+    assert metrics["differences"]["ssim"]["base"]["n"] == 40
     assert "ssim -" in metrics["flags"]["hacked"], "the held-out reward falls while the training reward rises"
     outside = metrics["change_outside"]
     assert outside["hacked"]["ci95"][0] > 0.05
