@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,11 +19,20 @@ from rewardedit.language.endpoint_settings import Destination, destinations
 from rewardedit.models import is_hub_name, no_network
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
+from rewardedit.untrusted import printable
 
 TEXTS = ("parser", "parser_options")  # settings whose endpoint sees only instructions
 WRITTEN = ("parser_cache",)  # settings that name a file which is written
 LOCAL_TRACKERS = ("none", "tensorboard", "dvclive", "aim")  # those that write files on this machine
 HUB = "https://huggingface.co"
+
+
+@dataclass(frozen=True)
+class OnHub:
+    """A repository as the hub lists it."""
+
+    size: int  # bytes
+    licence: str | None = None  # the name that its card gives; None: it gives none
 
 
 @runtime_checkable
@@ -38,7 +48,7 @@ def announcements(
     settings: Any,
     needs: Iterable[Needed] = (),
     replaced: Path | None = None,
-    sizes: Mapping[str, int] | None = None,
+    on_hub: Mapping[str, OnHub] | None = None,
 ) -> list[str]:
     """Returns one line for each of these actions.
 
@@ -46,7 +56,7 @@ def announcements(
         settings: of a trainer or a command.
         needs: everything that they name and that is missing.
         replaced: the folder of an earlier run, which is deleted once the new one has begun.
-        sizes: of the downloads, in bytes, as far as they are known.
+        on_hub: the repositories of the downloads, as far as the hub reports them.
 
     Raises:
         ValueError: if a key would be sent to a place where it may not go.
@@ -59,8 +69,8 @@ def announcements(
     lines += [f"writes {name}" for name in written(values)]
     if replaced is not None:
         lines.append(f"replaces the run in {replaced}, which is deleted when the new one has begun")
-    sizes = sizes or {}
-    lines += [download_line(need, sizes.get(need.name)) for need in needs if need.on_hub]
+    on_hub = on_hub or {}
+    lines += [download_line(need, on_hub.get(need.name)) for need in needs if need.on_hub]
     return list(dict.fromkeys(lines))
 
 
@@ -128,8 +138,8 @@ def announce_downloads(models: Iterable[str]) -> None:
         need = missing(Reference("model", name), cache, ())
         if need is not None and need.on_hub:
             needs.append(need)
-    sizes = sizes_on_hub(needs, required=True)
-    announce([download_line(need, sizes.get(need.name)) for need in needs])
+    on_hub = look_on_hub(needs, required=True)
+    announce([download_line(need, on_hub.get(need.name)) for need in needs])
 
 
 def own_code(values: Any) -> list[str]:
@@ -198,15 +208,17 @@ def written(values: Any) -> list[str]:
     return [*found, *chain.from_iterable(map(written, values.values()))]
 
 
-def download_line(need: Needed, size: int | None) -> str:
-    """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB"."""
-    told = "size unknown" if size is None else f"at most {size / 1e9:.1f} GB"
+def download_line(need: Needed, found: OnHub | None) -> str:
+    """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
+    told = "size and licence unknown"
+    if found is not None:
+        told = f"at most {found.size / 1e9:.1f} GB, licence {found.licence or 'not stated'}"
     return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {told}"
 
 
-def sizes_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, int]:
-    """Sizes in bytes of the repositories to be downloaded, as the hub lists them; those that it does not
-    report within a few seconds are left out.
+def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, OnHub]:
+    """Sizes and licences of the repositories to be downloaded, by name; those that the hub does not report
+    within a few seconds are left out.
 
     Args:
         required: they are needed now, so that a hub that cannot be reached is an error.
@@ -217,17 +229,26 @@ def sizes_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, i
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    sizes: dict[str, int] = {}
+    found: dict[str, OnHub] = {}
     for need in needs:
         if not need.on_hub:
             continue
         kind = "dataset" if need.kind == "data" else "model"
         try:
             info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
-            sizes[need.name] = sum(file.size or 0 for file in info.siblings or ())
+            size = sum(file.size or 0 for file in info.siblings or ())
+            found[need.name] = OnHub(size, licence_in(info.tags or ()))
         except HfHubHTTPError:
             continue  # the hub's answer; the download says what is wrong
         except Exception as error:  # any: there was no answer
             if required:
                 raise ValueError(no_network(need.name)) from error
-    return sizes
+    return found
+
+
+def licence_in(tags: Iterable[str]) -> str | None:
+    """The licence among a repository's tags, such as "license:mit"."""
+    for tag in tags:
+        if tag.startswith("license:"):
+            return printable(tag.removeprefix("license:"))
+    return None

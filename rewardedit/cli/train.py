@@ -1,6 +1,7 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.cli.announce import announce, announcements, own_code, sizes_on_hub
+    from rewardedit.cli.announce import announce, announcements, look_on_hub, own_code
     from rewardedit.cli.checks import hub_cache
     from rewardedit.cli.needs import missing_requirements, source_of
     from rewardedit.cli.small_models import warn_of_training
@@ -77,17 +78,18 @@ def run(args: argparse.Namespace) -> None:
     needs = missing_requirements(config, source_of(module, config), hub_cache(), recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
     is_chain = bool(getattr(config, "phases", None))
-    sizes = sizes_on_hub(needs) if is_chain or not args.dry_run else {}
-    lines = announcements(config, needs, replaced, sizes)
-    if len(sizes) > 1:
-        lines.append(f"downloads in all: at most {sum(sizes.values()) / 1e9:.1f} GB")
+    on_hub = look_on_hub(needs) if is_chain or not args.dry_run else {}
+    lines = announcements(config, needs, replaced, on_hub)
+    if len(on_hub) > 1:
+        total = sum(found.size for found in on_hub.values())
+        lines.append(f"downloads in all: at most {total / 1e9:.1f} GB")
     announce([line for line in lines if line not in code])
     warn_of_training(config)
     if args.dry_run:
         print_plan(module, config, needs, folder, measured(read_recipe(args.recipe, args.settings)))
         return
     if replaced is not None:
-        require_there(needs, sizes)  # before an earlier run is deleted
+        require_there(needs, on_hub)  # before an earlier run is deleted
     from rewardedit.training.run import report_usage
     from rewardedit.training.run_folder import run_folder
 
@@ -130,13 +132,13 @@ def measured(values: dict[str, Any]) -> list[str]:
     return lines
 
 
-def require_there(needs: list[Any], sizes: dict[str, int]) -> None:
+def require_there(needs: list[Any], on_hub: Collection[str]) -> None:
     """Raises ValueError, naming all that is missing, if something is neither there nor on the hub now.
 
     Args:
-        sizes: of the needed repositories that the hub has.
+        on_hub: the needed repositories that the hub has.
     """
-    missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in sizes]
+    missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in on_hub]
     if missing:
         raise ValueError(f"nothing was removed, as this is not there: {'; '.join(missing)}")
 

@@ -5,8 +5,9 @@ import pytest
 
 from rewardedit import models
 from rewardedit.cli import load_recipe, recipe_names
+from rewardedit.cli.announce import OnHub, download_line, licence_in
 from rewardedit.cli.checks import HubCache
-from rewardedit.cli.needs import MODEL_SETTINGS, Reference, missing, missing_requirements, references
+from rewardedit.cli.needs import MODEL_SETTINGS, Missing, Reference, missing, missing_requirements, references
 from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.data import DataConfig
@@ -103,3 +104,17 @@ def test_rows_of_a_table_are_never_looked_for_on_the_hub():
     config = class_("own", DataConfig("table", "own/rows", size=64), RelabelConfig("l1"), "shapes/editor")
     (need,) = missing_requirements(config, "", EMPTY, ())
     assert (need.kind, need.remedy) == ("data", "no such file or folder")
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (None, "size and licence unknown"),
+        (OnHub(4_260_000_000, licence_in(["diffusers", "license:mit"])), "at most 4.3 GB, licence mit"),
+        (OnHub(10**9, licence_in(["diffusers"])), "at most 1.0 GB, licence not stated"),
+        (OnHub(10**9, licence_in(["license:a\x1b[31m"])), "at most 1.0 GB, licence a?[31m"),
+    ],
+)
+def test_a_download_is_announced_with_its_size_and_licence(found, told):
+    need = Missing("model", "own/clip", "", on_hub=True)
+    assert download_line(need, found) == f"downloads the model own/clip from https://huggingface.co: {told}"

@@ -263,12 +263,12 @@ def connections(monkeypatch) -> list:
         ),
         (
             "relabel.scorer={clip_d: {checkpoint: planted/clip}}",
-            ["downloads the model planted/clip from https://huggingface.co: size unknown"],
+            ["downloads the model planted/clip from https://huggingface.co: size and licence unknown"],
         ),
         ("train.tracker=tensorboard", []),
         (
             "base=planted/editor",
-            ["downloads the model planted/editor from https://huggingface.co: size unknown"],
+            ["downloads the model planted/editor from https://huggingface.co: size and licence unknown"],
         ),
     ],
 )
