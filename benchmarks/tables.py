@@ -15,6 +15,7 @@ from tables_speed import (
     kills,
     prefix,
     refl_step,
+    speed_cpu,
     startup,
     stops,
     suite,
@@ -25,7 +26,12 @@ sys.path.append(str(WORLD))
 
 from tables_world import OF_THE_WORLD
 
-PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", WORLD.parent / "README.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "performance.md",
+    ROOT / "benchmarks" / "README.md",
+    WORLD.parent / "README.md",
+)
 # by name in the pages: the function that writes the table
 TABLES: dict[str, Callable[[], str]] = {
     **OF_THE_WORLD,
@@ -33,6 +39,7 @@ TABLES: dict[str, Callable[[], str]] = {
         name: partial(recorded, result, write)
         for name, result, write in (
             ("refl-step", "refl-step", refl_step),
+            ("speed-cpu", "speed-cpu", speed_cpu),
             ("throughput", "throughput", throughput),
             ("prefix", "prefix", prefix),
             ("startup", "startup", startup),

@@ -65,6 +65,14 @@ def refl_step(result: Result) -> str:
     return markdown(head, rows, measured(result))
 
 
+def speed_cpu(result: Result) -> str:
+    """Time of what a user would run instead over ours, by path."""
+    rows = []
+    for path, found in sorted(result["paths"].items()):
+        rows.append((path, f"{found['ratio']:.2f}×", f"± {found['spread']:.2f}", str(found["n"])))
+    return markdown(("path", "faster", "spread", "pairs"), rows, measured(result))
+
+
 def startup(result: Result) -> str:
     """CPU seconds of short commands, before and after."""
     seconds = result["cpu_seconds"]
