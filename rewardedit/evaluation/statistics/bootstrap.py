@@ -69,7 +69,7 @@ def require_two(names: np.ndarray) -> None:
 
 
 def drawn_counts(clusters: int, resamples: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each source image is drawn, (clusters,), as many of them as there are with replacement."""
+    """Times that each source image is drawn, (clusters,), as many of them as there are with replacement."""
     rng = np.random.default_rng(seed)
     for _ in range(resamples):
         drawn = rng.integers(clusters, size=clusters)

@@ -131,7 +131,7 @@ def checked(a: Values, b: Values, cluster: Clusters | None) -> tuple[np.ndarray,
 
 
 def constant(a: np.ndarray, b: np.ndarray) -> str:
-    """Why a correlation is undefined; empty if both vary."""
+    """The reason why a correlation is undefined; empty if both vary."""
     named = [name for name, values in (("first", a), ("second", b)) if np.ptp(values) == 0]
     return f"undefined: all {' and all '.join(named)} values are equal" if named else ""
 
