@@ -109,16 +109,27 @@ def of_spearman_difference(rng: Rng, clusters: int, seed: int) -> tuple[Interval
 
 def of_reliability(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
     """A complete table: ICC(2,1), the raters drawn anew each time."""
+    return reliability(rated(rng, clusters), seed=seed).single.ci95, 1 / (1 + 0.25 + ERROR)
+
+
+def of_reliability_by_f(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
+    """The same tables with the interval of McGraw and Wong."""
+    return reliability(rated(rng, clusters), compat="f").single.ci95, 1 / (1 + 0.25 + ERROR)
+
+
+def rated(rng: Rng, items: int) -> np.ndarray:
+    """Ratings (items, three raters of unlike strictness)."""
     raters = rng.normal(0, 0.5, 3)
-    ratings = rng.normal(size=(clusters, 1)) + raters + rng.normal(0, ERROR**0.5, (clusters, 3))
-    return reliability(ratings).single.ci95, 1 / (1 + 0.25 + ERROR)
+    return rng.normal(size=(items, 1)) + raters + rng.normal(0, ERROR**0.5, (items, 3))
 
 
 def of_reliability_with_gaps(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
     """A fifth of the ratings missing: ICC(2,1), of the same raters each time."""
     ratings = rng.normal(size=(clusters, 1)) + RATERS + rng.normal(0, ERROR**0.5, (clusters, 3))
     ratings[rng.random(ratings.shape) < 0.2] = np.nan
-    return reliability(ratings, None, RESAMPLES, seed).single.ci95, 1 / (1 + RATERS.var(ddof=1) + ERROR)
+    return reliability(ratings, resamples=RESAMPLES, seed=seed).single.ci95, 1 / (
+        1 + RATERS.var(ddof=1) + ERROR
+    )
 
 
 INTERVALS: dict[str, Callable[[Rng, int, int], tuple[Interval, float]]] = {
@@ -129,6 +140,7 @@ INTERVALS: dict[str, Callable[[Rng, int, int], tuple[Interval, float]]] = {
     "mean difference": of_mean_difference,
     "difference of two spearman": of_spearman_difference,
     "ICC(2,1), complete": of_reliability,
+    "ICC(2,1), complete, McGraw and Wong": of_reliability_by_f,
     "ICC(2,1), with gaps": of_reliability_with_gaps,
 }
 
@@ -138,7 +150,7 @@ def coverage(name: str, clusters: int, simulations: int) -> float:
     hits = 0
     for seed in range(simulations):
         (low, high), truth = INTERVALS[name](np.random.default_rng([seed, clusters]), clusters, seed)
-        hits += low <= truth <= high
+        hits += int(low <= truth <= high)
     return hits / simulations
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from rewardedit.evaluation.statistics import reliability
 
@@ -20,13 +21,41 @@ def test_a_complete_table_by_pingouin():
     pingouin.options["round.column.CI95"] = 10
     pingouin.intraclass_corr(table, "item", "rater", "rating")  # rows ICC(A,1) and ICC(A,k)
     """
-    found = reliability(TABLE)
+    found = reliability(TABLE, compat="f")
     assert found.single.value == pytest.approx(0.289763779528, rel=1e-9)  # .29 in the paper
     assert found.single.ci95 == pytest.approx((0.01878651, 0.76108437), abs=1e-8)
     assert found.average.value == pytest.approx(0.620050547599, rel=1e-9)  # .62 in the paper
     assert found.average.ci95 == pytest.approx((0.07113682, 0.92723204), abs=1e-8)
     assert found.single.p == pytest.approx(0.000134566516, rel=1e-6)
     assert (found.raters, found.k, found.single.n) == (4, 4, 6)
+
+
+def test_the_generalized_interval_by_its_limits():
+    """Of many items the spread of the raters' mean square alone is left: with χ² of k − 1 degrees of freedom
+    at its 2.5 and 97.5 %, and items and errors at their values.
+    """
+    rng = np.random.default_rng(0)
+    ratings = rng.normal(size=(40_000, 1)) + np.array([-0.5, 0, 0.5]) + rng.normal(0, 0.7, (40_000, 3))
+    found = reliability(ratings)
+    of_raters = 0.25 * 2 / chi2.ppf([0.025, 0.975], 2)
+    assert found.single.ci95 == pytest.approx(tuple(1 / (1 + of_raters + 0.49)), abs=0.02)
+    k = 3
+    steps = [k * end / (1 + (k - 1) * end) for end in found.single.ci95]
+    assert found.average.ci95 == pytest.approx(steps)
+    assert reliability(ratings[:50], seed=1).single.ci95 != reliability(ratings[:50]).single.ci95
+
+
+def test_the_generalized_interval_holds_the_truth_where_that_of_f_does_not():
+    truth = 1 / (1 + 0.25 + 0.5)
+    hits = {None: 0, "f": 0}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        ratings = rng.normal(size=(300, 1)) + rng.normal(0, 0.5, 3) + rng.normal(0, 0.5**0.5, (300, 3))
+        for compat in hits:
+            low, high = reliability(ratings, compat=compat).single.ci95
+            hits[compat] += low <= truth <= high
+    assert 181 <= hits[None] <= 198
+    assert hits["f"] < 177
 
 
 def test_the_moment_estimates_of_a_complete_table_are_those_of_the_analysis_of_variance():
