@@ -260,6 +260,14 @@ BOUNDS = [
     ("code-metrics", "after/places that say that a stage is done", "== 1"),
     ("code-metrics", "after/places that compute predicted x0", "== 1"),
     ("code-metrics", "after/places that concatenate source channels", "== 1"),
+    *(
+        ("coverage", f"coverage/{name}/*", bound)
+        for name in ("spearman", "fisher average of three editors", "mean difference", "ICC(2,1), complete")
+        for bound in (">= 0.93", "<= 0.97")
+    ),
+    ("coverage", "coverage/ICC(2,1), complete, McGraw and Wong/560", "< 0.85"),
+    ("coverage", "rejected_equal_scorers/*", "<= 0.07"),
+    ("coverage", "cpu_seconds/*", "<= 10"),
     ("suite", "seconds", "< 600"),
     ("suite", "faults/red", "== suite:faults/planted"),
 ]

@@ -6,12 +6,18 @@ that is, as a rule, the edit's fault.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import numpy as np
 
+from rewardedit.evaluation.statistics import Estimate, clustered_mean
+
 Values = Sequence[float] | np.ndarray
+# A metric's ties on pairs of which people prefer one: wrong, half right, or left out. "answer": people's ties
+# count too, and a tie is right where both rate equal.
+Ties = Literal["wrong", "half", "left out", "answer"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,12 @@ class Alignment:
 
 
 def agreement(
-    scores_a: Values, scores_b: Values, ratings_a: Values, ratings_b: Values, least: float = 0.0
+    scores_a: Values,
+    scores_b: Values,
+    ratings_a: Values,
+    ratings_b: Values,
+    least: float = 0.0,
+    ties: Ties = "wrong",
 ) -> np.ndarray:
     """Agreement (n,): 1 where the metric prefers what people prefer, 0 where it does not or rates both equal;
     NaN where people rate them equal, or their ratings differ by less than `least`.
@@ -36,6 +47,8 @@ def agreement(
     Args:
         scores_a, scores_b: (n,) of two editors' edits of the same rows; NaN: not scored.
         ratings_a, ratings_b: (n,) ratings of these edits by people.
+        least: by "answer", ratings that differ by less are equal.
+        ties: the policy for ties, BPM's by default.
 
     Raises:
         ValueError: on values of different length, or ratings that are not finite.
@@ -52,9 +65,33 @@ def agreement(
 
     said = np.where(score_a == score_b, 0.0, np.where(score_a > score_b, 1.0, -1.0))
     wanted = np.sign(rating_a - rating_b)
+    apart = (wanted != 0) & (np.abs(rating_a - rating_b) >= least)
+    if ties == "answer":
+        return (said == np.where(apart, wanted, 0)).astype(float)
     right = (said == wanted).astype(float)
-    apart = np.abs(rating_a - rating_b)
-    return np.where((wanted != 0) & (apart >= least), right, np.nan)
+    right[said == 0] = {"wrong": 0.0, "half": 0.5, "left out": np.nan}[ties]
+    return np.where(apart, right, np.nan)
+
+
+def pairwise_accuracy(
+    scores_a: Values,
+    scores_b: Values,
+    ratings_a: Values,
+    ratings_b: Values,
+    cluster: Sequence[Hashable] | np.ndarray | None = None,
+    least: float = 0.0,
+    ties: Ties = "wrong",
+    seed: int = 0,
+) -> Estimate:
+    """The mean of `agreement` and its interval over source images.
+
+    Two scorers are compared by `paired_bootstrap` of their agreements, over pairs that count for both.
+
+    Args:
+        cluster: (n,) the source image of each pair; None if each pair has its own.
+    """
+    right = agreement(scores_a, scores_b, ratings_a, ratings_b, least, ties)
+    return clustered_mean(right, cluster, seed)
 
 
 def _worst_if_not_scored(scores: Values) -> np.ndarray:

@@ -12,6 +12,7 @@ from rewardedit.evaluation.preferences import (
     better_equal_worse,
     favoured,
     mean_share,
+    pairwise_accuracy,
 )
 
 NAN = float("nan")
@@ -33,6 +34,38 @@ def test_small_differences_of_ratings_can_be_left_out():
 
 def test_what_has_no_score_is_worse_than_what_has_one():
     assert agreement([NAN, 1, NAN], [-5, NAN, NAN], [1, 2, 1], [2, 1, 2]).tolist() == [1, 1, 0]
+
+
+def test_the_policy_for_ties_is_the_caller_s():
+    """Right, wrong, a tie of the metric's, a tie of people's, and a tie of both."""
+    rows = ([2, 1, 1, 1, 1], [1, 2, 1, 2, 1], [5, 5, 5, 4, 4], [3, 3, 3, 4, 4])
+    known = {
+        "wrong": [1, 0, 0, NAN, NAN],
+        "half": [1, 0, 0.5, NAN, NAN],
+        "left out": [1, 0, NAN, NAN, NAN],
+        "answer": [1, 0, 0, 0, 1],
+    }
+    for ties, expected in known.items():
+        np.testing.assert_array_equal(agreement(*rows, ties=ties), expected)
+        found = pairwise_accuracy(*rows, ties=ties)
+        assert found.value == pytest.approx(np.nanmean(expected))
+        assert found.n == np.isfinite(expected).sum()
+    near = agreement([1, 1], [1, 2], [4, 4], [3.5, 3.5], least=1, ties="answer")
+    assert near.tolist() == [1, 0], "ratings that are nearly equal are a tie"
+
+
+def test_pairs_of_one_source_are_drawn_together():
+    scores = np.repeat(np.arange(40) % 3 > 0, 10).astype(float)
+    ratings = np.ones(400)
+    sources = np.repeat(np.arange(40), 10)
+    found = pairwise_accuracy(scores, 0 * ratings, ratings, 0 * ratings, sources)
+    assert found.value == pytest.approx(26 / 40)
+    assert (found.n, found.clusters) == (400, 40)
+    alone = pairwise_accuracy(scores, 0 * ratings, ratings, 0 * ratings)
+    widths = [one.ci95[1] - one.ci95[0] for one in (found, alone)]
+    assert widths[0] / widths[1] == pytest.approx(10**0.5, rel=0.2)
+    one_source = pairwise_accuracy(scores, 0 * ratings, ratings, 0 * ratings, ["a"] * 400)
+    assert one_source.reason == "no interval: all items are of one source image"
 
 
 def test_every_two_editors_are_compared_and_pairs_count_alike():

@@ -89,7 +89,7 @@ def test_spearman_by_hand():
         ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 0.8),  # 1 − 6 Σd² / (n (n² − 1)), Σd² = 4
         ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / np.sqrt(4.5 * 5)),  # ties at 2.5
     ):
-        assert spearman(a, b, resamples=10).rho == pytest.approx(rho)
+        assert spearman(a, b, resamples=10).value == pytest.approx(rho)
 
 
 def test_the_interval_of_spearman_is_that_of_fisher_s_transformation():
@@ -163,7 +163,7 @@ def test_two_rank_correlations_are_compared_on_the_same_resamples():
     good, poor = truth + 0.5 * rng.normal(size=300), truth + 2 * rng.normal(size=300)
     ids = np.repeat(np.arange(100), 3)
     found = spearman_difference(good, poor, truth, ids)
-    assert found.mean_a == spearman(good, truth).rho
+    assert found.mean_a == spearman(good, truth).value
     assert found.difference == pytest.approx(found.mean_a - found.mean_b)
     assert 0 < found.ci95[0] < found.difference < found.ci95[1]
     assert (found.n, found.clusters) == (300, 100)
@@ -180,9 +180,16 @@ def test_one_source_image_gives_no_interval():
     values = np.arange(6.0)
     same = ["a"] * 6
     found = spearman(values, values, same)
-    assert found.rho == pytest.approx(1)
+    assert found.value == pytest.approx(1)
     assert np.isnan(found.ci95).all()
-    assert found.as_dict() == {"rho": found.rho, "ci95": (None, None), "n": 6}, "JSON has no NaN"
+    assert found.as_dict("rho") == {
+        "rho": found.value,
+        "ci95": (None, None),  # JSON has no NaN
+        "n": 6,
+        "clusters": 1,
+        "p": None,
+        "reason": "no interval: all items are of one source image",
+    }
     for refused in (
         lambda: paired_bootstrap(values, values, same),
         lambda: spearman_difference(values, values, values, same),

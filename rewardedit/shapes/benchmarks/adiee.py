@@ -106,7 +106,7 @@ def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str
     judged: dict[str, float] = {}
     for name, own in scores.items():
         margins[name] = best_margin(differences(own, names), wanted)
-        rho[name] = spearman(pooled(own, names), truth).rho
+        rho[name] = spearman(pooled(own, names), truth).value
         judged[name] = float((said(differences(own, names), margins[name]) == wanted).mean())
     return Chosen(margins, rho, judged)
 
@@ -123,7 +123,7 @@ def compare(
     truth = pooled(ratings, names)
     values = {name: pooled(own, names) for name, own in scores.items()}
     within = {
-        name: float(np.mean([spearman(own[editor], ratings[editor], ids).rho for editor in names]))
+        name: float(np.mean([spearman(own[editor], ratings[editor], ids).value for editor in names]))
         for name, own in scores.items()
         if name != "prior"
     }
@@ -134,7 +134,7 @@ def compare(
     }
     return {
         "n": len(truth),
-        "spearman": {name: spearman(own, truth, sources).rho for name, own in values.items()},
+        "spearman": {name: spearman(own, truth, sources).value for name, own in values.items()},
         "spearman_within_editors": within,
         "best_rival": chosen.rival,
         "ci95_vs_best_rival": versus[chosen.rival],
@@ -250,7 +250,7 @@ def on_val(
     for name, scorer in scorers.items():
         own = scores_of(scorer, val, early)
         for where, names in groups.items():
-            found[where][name] = spearman(pooled(own, names), pooled(ratings, names)).rho
+            found[where][name] = spearman(pooled(own, names), pooled(ratings, names)).value
     return {**found, "checks": checks(next(iter(scorers.values())), val)}
 
 

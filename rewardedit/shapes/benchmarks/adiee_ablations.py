@@ -164,10 +164,10 @@ def measure(scorer: Scorer, samples: ShapesBatch, edits: dict[str, torch.Tensor]
     truth = torch.stack([ShapesOracle().rate(samples, images).score for images in edits.values()])
     unscored = int(scores.isnan().sum())
     scores = scores.nan_to_num(-1.0)
-    within = [spearman(*both, samples.id).rho for both in zip(scores.numpy(), truth.numpy(), strict=True)]
+    within = [spearman(*both, samples.id).value for both in zip(scores.numpy(), truth.numpy(), strict=True)]
     ranks = spearman(scores.flatten().numpy(), truth.flatten().numpy(), samples.id * len(edits))
     mean = float(np.mean(within)) if np.isfinite(within).all() else None
-    return {**ranks.as_dict(), "within_editors": mean, "unscored": unscored}
+    return {**ranks.as_dict("rho"), "within_editors": mean, "unscored": unscored}
 
 
 def make_rows(name: str, folder: Path) -> None:

@@ -245,7 +245,7 @@ def audit(run: Path) -> dict[str, Any]:
     for name, chosen in graded.items():
         known = chosen & np.isfinite(rating)
         if known.any():
-            figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict()
+            figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict("rho")
     if config["methods"] and not config["rules"].get("unreached"):  # its labels are not 0, 5 and 10
         strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
         through = np.array([row["reconstructed"] for row in rows])

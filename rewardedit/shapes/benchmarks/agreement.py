@@ -118,13 +118,13 @@ def measure(editors: list[str], n: int, settings: Sequence[SamplingConfig]) -> d
                     names = [i for i, keep in zip(ids, rows, strict=True) if keep]
                     row.setdefault(where, {})[aspect] = spearman(
                         score[rows], rated[aspect][rows], names, RESAMPLES
-                    ).as_dict()
+                    ).as_dict("rho")
             for one in EDIT_TYPES:
                 rows = valid & [k == one for k in kind]
                 names = [i for i, keep in zip(ids, rows, strict=True) if keep]
                 row.setdefault("kinds", {})[one] = spearman(
                     score[rows], rated["score"][rows], names, RESAMPLES
-                ).as_dict()
+                ).as_dict("rho")
             table.setdefault(group, {})[label] = row
     return {
         "n": len(ids),

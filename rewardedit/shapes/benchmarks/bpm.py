@@ -158,7 +158,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
             "global": subset_alignment(values["bpm"], ratings, whole),
         },
         "spearman_by_editor": {
-            e: spearman(np.nan_to_num(own, nan=-1.0), ratings[e], test.id).as_dict()
+            e: spearman(np.nan_to_num(own, nan=-1.0), ratings[e], test.id).as_dict("rho")
             for e, own in values["bpm"].items()
         },
         "seconds": seconds(bpm, test),

@@ -42,9 +42,9 @@ def main(runs: str = "runs") -> dict[str, Any]:
     found: dict[str, Any] = {"n": len(truth), "spearman": {}}
     for name, own in scores.items():
         whole = spearman(values[name], truth, sources)
-        within = [spearman(own[editor], ratings[editor], test.id).rho for editor in names]
+        within = [spearman(own[editor], ratings[editor], test.id).value for editor in names]
         found["spearman"][name] = {
-            "rho": whole.rho,
+            "rho": whole.value,
             "ci95": list(whole.ci95),
             "within_editors": float(np.mean(within)),
         }

@@ -29,7 +29,7 @@ def main() -> dict[str, Any]:
     scorers = {prompts: load_scorer("adiee", prompts=prompts) for prompts in PROMPTS}
     scores = {name: found.score.numpy() for name, found in score_batch(batch, scorers).items()}
     found = {
-        name: {**spearman(own, ratings, samples.id).as_dict(), "mean": float(own.mean())}
+        name: {**spearman(own, ratings, samples.id).as_dict("rho"), "mean": float(own.mean())}
         for name, own in scores.items()
     }
     above = spearman_difference(scores["ours"], scores["paper"], ratings, samples.id)

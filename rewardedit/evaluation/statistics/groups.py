@@ -1,0 +1,244 @@
+"""Correlations within groups of items, such as the edits by each editor, and their average by Fisher's z."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rewardedit.evaluation.statistics.bootstrap import (
+    NONE,
+    Clusters,
+    Comparison,
+    Estimate,
+    Values,
+    cluster_index,
+    cluster_names,
+    drawn_counts,
+    percentile_interval,
+    require_two,
+    two_sided_p,
+)
+from rewardedit.evaluation.statistics.correlation import (
+    WEIGHTED,
+    Method,
+    Weighted,
+    checked,
+    compared,
+    constant,
+)
+
+# The released code of VIEScore and ADIEE leaves out the transformation: tanh of the mean ρ.
+Compat = Literal["viescore"]
+
+
+@dataclass(frozen=True)
+class GroupedCorrelation:
+    """Correlations within groups, and their average."""
+
+    average: Estimate  # of the groups whose correlation is defined; `reason` names the others
+    mean: float  # of the same correlations, without Fisher's transformation
+    groups: dict[Any, Estimate]
+
+    def as_dict(self) -> dict[str, Any]:
+        mean = self.mean if np.isfinite(self.mean) else None
+        groups = {name: group.as_dict() for name, group in self.groups.items()}
+        return {"average": self.average.as_dict(), "mean": mean, "groups": groups}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Rows of a group and their correlation as a function of weights."""
+
+    rows: np.ndarray
+    statistic: Weighted | None  # None where the correlation is undefined
+    reason: str = ""
+
+    @classmethod
+    def of(cls, a: np.ndarray, b: np.ndarray, rows: np.ndarray, method: Method) -> "Cell":
+        """The correlation of a and b in some rows."""
+        reason = constant(a[rows], b[rows]) if len(rows) >= 3 else f"undefined: {len(rows)} of 3 items"
+        return cls(rows, None if reason else WEIGHTED[method](a[rows], b[rows]), reason)
+
+    def value(self, weight: np.ndarray) -> float:
+        """The correlation by the weights (n,) of all items."""
+        return float("nan") if self.statistic is None else self.statistic(weight[self.rows])
+
+
+def fisher_mean(values: Values, compat: Compat | None = None) -> float:
+    """The average correlation tanh(mean(arctanh ρ)), in [-1, 1]; NaNs are left out.
+
+    A group with |ρ| = 1 has an infinite z and makes the average ±1.
+
+    Args:
+        compat: "viescore" for tanh(mean ρ), the slip in the released code of VIEScore and ADIEE.
+    """
+    known = np.asarray(values, dtype=float)
+    known = known[~np.isnan(known)]
+    if not len(known):
+        return float("nan")
+    if compat == "viescore":
+        return float(np.tanh(known.mean()))
+    with np.errstate(divide="ignore", invalid="ignore"):  # arctanh(1), and ∞ − ∞
+        return float(np.tanh(np.arctanh(known).mean()))
+
+
+def correlation_by_group(
+    a: Values,
+    b: Values,
+    group: Sequence[Hashable],
+    cluster: Clusters | None = None,
+    method: Method = "spearman",
+    compat: Compat | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> GroupedCorrelation:
+    """The correlation within each group, and the average of all by `fisher_mean`, each group counting alike.
+
+    Source images are drawn with replacement with all their items, of every group.
+
+    Args:
+        a, b: (n,) values of the same items, e.g. scores and people's ratings.
+        group: (n,) the group of each item, e.g. its editor.
+        cluster: (n,) the source image of each item; None if each item has its own.
+        compat: as in `fisher_mean`.
+
+    Raises:
+        ValueError: as `correlation`.
+    """
+    a, b, names = checked(a, b, cluster)
+    cells = {name: [Cell.of(a, b, rows, method)] for name, rows in _rows(group, len(a)).items()}
+    return _average(cells, names, compat, resamples, seed)
+
+
+def difference_by_group(
+    a: Values,
+    b: Values,
+    truth: Values,
+    group: Sequence[Hashable],
+    cluster: Clusters | None = None,
+    method: Method = "spearman",
+    compat: Compat | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Comparison:
+    """The difference of two scorers' averages by `correlation_by_group`, its interval and p-value, from the
+    same resamples for both, over the groups for which both correlations are defined.
+
+    Args:
+        a, b, truth: (n,) values of the same items, e.g. two scorers' and people's.
+        group, cluster, compat: as in `correlation_by_group`.
+
+    Raises:
+        ValueError: as `correlation`, and on fewer than two source images.
+    """
+    first, truth_of_first, names = checked(a, truth, cluster)
+    second, _, _ = checked(b, truth, cluster)
+    require_two(names)
+    rows_of = _rows(group, len(first)).values()
+    cells_a = [[Cell.of(first, truth_of_first, rows, method)] for rows in rows_of]
+    cells_b = [[Cell.of(second, truth_of_first, rows, method)] for rows in rows_of]
+    index, clusters = cluster_index(names)
+
+    def averages(weight: np.ndarray) -> tuple[float, float]:
+        of_a = _of_groups(cells_a, weight, compat)
+        of_b = _of_groups(cells_b, weight, compat)
+        both = np.isfinite(of_a) & np.isfinite(of_b)
+        return fisher_mean(of_a[both], compat), fisher_mean(of_b[both], compat)
+
+    drawn = np.array([averages(counts[index]) for counts in drawn_counts(clusters, resamples, seed)])
+    value_a, value_b = averages(np.ones(len(first)))
+    return compared(value_a, value_b, drawn[:, 0] - drawn[:, 1], len(first), clusters)
+
+
+def rater_agreement(
+    ratings: np.ndarray,
+    group: Sequence[Hashable],
+    cluster: Clusters | None = None,
+    method: Method = "spearman",
+    compat: Compat | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> GroupedCorrelation:
+    """Agreement among people: each rater against the mean of the others within each group, averaged over
+    raters and then over groups by `fisher_mean`.
+
+    Args:
+        ratings: (n, raters) of the same items; NaN where a rater gave none.
+        group, cluster, compat: as in `correlation_by_group`. With "viescore" both averages have the slip.
+
+    Raises:
+        ValueError: on ratings of another shape, or fewer than two raters.
+    """
+    ratings = np.asarray(ratings, dtype=float)
+    if ratings.ndim != 2 or ratings.shape[1] < 2:
+        raise ValueError(f"ratings: expected (items, raters) with at least two raters; got {ratings.shape}")
+    names = cluster_names(cluster, len(ratings))
+    pairs = [_against_the_others(ratings, rater) for rater in range(ratings.shape[1])]
+    cells: dict[Any, list[Cell]] = {}
+    for name, rows in _rows(group, len(ratings)).items():
+        cells[name] = []
+        for own, others in pairs:
+            both = rows[np.isfinite(own[rows]) & np.isfinite(others[rows])]
+            cells[name].append(Cell.of(own, others, both, method))
+    return _average(cells, names, compat, resamples, seed)
+
+
+def _against_the_others(ratings: np.ndarray, rater: int) -> tuple[np.ndarray, np.ndarray]:
+    """A rater's ratings (n,) and the mean of the others', NaN where there is none."""
+    others = np.delete(ratings, rater, axis=1)
+    known = np.isfinite(others)
+    with np.errstate(invalid="ignore"):
+        mean = np.where(known, others, 0).sum(1) / known.sum(1)
+    return ratings[:, rater], mean
+
+
+def _rows(group: Sequence[Hashable], n: int) -> Mapping[Any, np.ndarray]:
+    """Rows of each group, in the order of its first item."""
+    if len(group) != n:
+        raise ValueError(f"group: expected one of each of {n} items; got {len(group)}")
+    rows: dict[Any, list[int]] = {}
+    for row, name in enumerate(group):
+        rows.setdefault(name, []).append(row)
+    return {name: np.array(own) for name, own in rows.items()}
+
+
+def _of_groups(cells: Iterable[Sequence[Cell]], weight: np.ndarray, compat: Compat | None) -> np.ndarray:
+    """Each group's correlation: the average of its cells if it has several."""
+    found = []
+    for group in cells:
+        values = [cell.value(weight) for cell in group]
+        found.append(values[0] if len(values) == 1 else fisher_mean(values, compat))
+    return np.array(found)
+
+
+def _average(
+    cells: Mapping[Any, Sequence[Cell]], names: np.ndarray, compat: Compat | None, resamples: int, seed: int
+) -> GroupedCorrelation:
+    """The groups' correlations and their average, with intervals from the same resamples."""
+    index, clusters = cluster_index(names)
+    values = _of_groups(cells.values(), np.ones(len(names)), compat)
+    drawn = np.full((1, len(cells)), np.nan)
+    if clusters > 1:
+        counts = drawn_counts(clusters, resamples, seed)
+        drawn = np.array([_of_groups(cells.values(), own[index], compat) for own in counts])
+
+    groups = {}
+    for name, value, of_group in zip(cells, values, drawn.T, strict=True):
+        rows = np.unique(np.concatenate([cell.rows for cell in cells[name]]))
+        reason = "; ".join(dict.fromkeys(cell.reason for cell in cells[name] if cell.reason))
+        groups[name] = _estimate(float(value), of_group, len(rows), len(set(index[rows])), reason)
+
+    left_out = [f"{name}: {one.reason}" for name, one in groups.items() if np.isnan(one.value)]
+    averages = np.array([fisher_mean(row, compat) for row in drawn])
+    kept = int(np.isfinite(values).sum())
+    n = sum(one.n for one in groups.values() if np.isfinite(one.value))
+    average = _estimate(fisher_mean(values, compat), averages, n, clusters, "; ".join(left_out))
+    return GroupedCorrelation(average, float(np.nanmean(values)) if kept else float("nan"), groups)
+
+
+def _estimate(value: float, drawn: np.ndarray, n: int, clusters: int, reason: str) -> Estimate:
+    if np.isnan(value) or clusters < 2:
+        return Estimate(value, NONE, n, clusters, reason=reason)
+    interval = percentile_interval(drawn, clusters)
+    return Estimate(value, interval, n, clusters, two_sided_p(drawn, clusters), reason)
