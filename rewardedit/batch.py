@@ -180,6 +180,26 @@ class EditBatch:
         """The same batch with a view of its edited images, which are not checked again."""
         return self._with(edited=edited)
 
+    def with_candidates(self, edited: Float[Tensor, "k 3 h w"], is_finite: Sequence[bool]) -> "EditBatch":
+        """The only row of this batch once for each edited image, as views. Values are not checked again.
+
+        Args:
+            is_finite: tells which of the edited images are finite.
+
+        Raises:
+            ValueError: if the edited images do not have the source's size.
+        """
+        values: dict[str, Any] = {}
+        for column in dataclasses.fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, Tensor):
+                values[column.name] = value.expand(len(edited), -1, -1, -1)
+            elif value is not None:
+                values[column.name] = value * len(edited)
+        batch = self._with(**{**values, "edited": edited}, is_finite=tuple(is_finite))
+        batch._require_shapes()
+        return batch
+
     def _with(self, **values: Any) -> "EditBatch":
         batch = copy.copy(self)
         for name, value in values.items():

@@ -1,15 +1,15 @@
 """Devices and number types of models, chosen here for all commands, trainers and benchmarks."""
 
-import re
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Literal
 
 import torch
 
+from rewardedit.untrusted import MEMORY_FAULT
+
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  # also of the CPU's allocator
 
 
 def default_device() -> str:

@@ -2,21 +2,19 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
 import torch
-from accelerate.utils import find_executable_batch_size
 from jaxtyping import Float
 from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.diffusion.editors import SamplingConfig, as_editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.images import ImagesLike, read_images
-from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
 
 CHANNELS = {"target": 3, "mask": 1}  # channels of the fields that are images
@@ -77,9 +75,10 @@ def best_of_n(
 ) -> Selection:
     """Edits an image n times, with seeds `seed`, `seed + 1` …, and scores each edit.
 
-    Source and instruction are encoded and prepared for scoring once. If a batch of candidates does not fit
-    into memory, smaller ones are tried. Each candidate has its own seed, so `pipe` can reproduce the winner
-    alone. A candidate whose image overflowed, or was withheld by a safety checker, is invalid.
+    Source and instruction are encoded and prepared for scoring once. If memory runs out, the editor's batch
+    or the scorer's is halved from there on, and finished candidates are kept. Each candidate has its own
+    seed, so `pipe` can reproduce the winner alone. A candidate whose image overflowed, or was withheld by a
+    safety checker, is invalid.
 
     Args:
         pipe: an `Editor`, or a stock diffusers InstructPix2Pix pipeline.
@@ -88,7 +87,7 @@ def best_of_n(
         target_score: the score requested of a reward-conditioned editor, 0–10.
         fields: further fields that the scorer needs, e.g. {"target_caption": "a cat with a hat"}; target and
             mask are images in any form of `image`.
-        batch_size: the largest number of candidates made at once; None for up to `MOST_AT_ONCE`.
+        batch_size: the largest number of candidates made, and scored, at once; None for up to `MOST_AT_ONCE`.
         keep: number of candidates, the best ones, whose images stay in memory.
 
     Raises:
@@ -117,13 +116,20 @@ def best_of_n(
     device = next((p.device for p in scorer.parameters()), source.device)
     with torch.no_grad():
         encoded = editor.encode(source, [instruction], target_score=target_score)
-        prepared = scorer.prepare(source.to(device), [instruction])
-        sample = partial(editor.sample, settings=settings, **options)
-        scored = partial(_scored, scorer, device, prepared, source, instruction, fields)
+        row = EditBatch(source, [instruction], source, **fields).to(device)
+        prepared = scorer.prepare(row.source, row.instruction)
 
-        size = min(batch_size or MOST_AT_ONCE, n)
-        candidates = find_executable_batch_size(_candidates, starting_batch_size=size)
-        images, scores = candidates(seeds, encoded, sample, scored, keep)
+        def sample(chunk: list[int]) -> Edits:
+            rows = encoded.take([0] * len(chunk))
+            return editor.sample(rows, chunk, settings=settings, **options).to(device)
+
+        def score(edits: Edits) -> Scores:
+            batch = row.with_candidates(edits.images, [reason is None for reason in edits.reason])
+            scores = scorer(batch, prepared.take([0] * len(batch))).cpu()
+            reasons = zip(edits.reason, scores.reason, strict=True)
+            return replace(scores, reason=[lacks or text for lacks, text in reasons])
+
+        images, scores = _candidates(seeds, min(batch_size or MOST_AT_ONCE, n), sample, score, keep)
 
     if not bool(scores.valid.any()):
         raise ValueError(f"none of {n} candidates could be scored: {scores.reason[0]}")
@@ -138,50 +144,36 @@ def _read_fields(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _candidates(
-    size: int,
     seeds: list[int],
-    encoded: Prepared,
-    sample: Callable[[Prepared, list[int]], Edits],
-    scored: Callable[[int, Edits], Scores],
+    batch_size: int,
+    sample: Callable[[list[int]], Edits],
+    score: Callable[[Edits], Scores],
     keep: int,
 ) -> tuple[dict[int, Tensor], Scores]:
-    """Makes one candidate for each seed, `size` of them at once; returns the images of the `keep` best, by
-    their indices, and the scores of all.
+    """Makes one candidate for each seed, at most `batch_size` at once; returns the images of the `keep` best
+    in main memory, by their indices, and the scores of all.
+
+    Sampling and scoring have batch sizes of their own, in case memory runs out.
     """
     n = len(seeds)
+    sampled = BatchSize(batch_size)
+    scored = BatchSize(batch_size)
     images: dict[int, Tensor] = {}
     scores: list[Scores] = []
+    start = 0
     with tqdm(total=n, desc="candidates", unit="edit", delay=5, leave=False, disable=n == 1) as bar:
-        for start in range(0, n, size):
-            part = seeds[start : start + size]
-            edits = sample(encoded.take([0] * len(part)), part)
-            scores = [join([*scores, scored(len(part), edits)])]
-            images |= enumerate(edits.images, start)
-            # Cloned, or a row would keep its whole batch in memory.
-            best = sorted(_ranked(images, scores[0])[:keep])
-            images = {i: images[i].clone() if i >= start else images[i] for i in best}
-            bar.update(len(part))
+        for edits in in_batches(seeds, sampled, sample):
+            scores = [join([*scores, *in_batches(edits, scored, score)])]
+            stop = start + len(edits)
+            best = sorted(_ranked([*images, *range(start, stop)], scores[0])[:keep])
+            fresh = [i for i in best if i >= start]
+            moved = edits.images[[i - start for i in fresh]].cpu()
+            # Cloned, or a row would keep all of its batch in memory.
+            images = {i: images[i] for i in best if i < start}
+            images |= {i: moved[k].clone() for k, i in enumerate(fresh)}
+            bar.update(len(edits))
+            start = stop
     return images, scores[0]
-
-
-def _scored(
-    scorer: Scorer,
-    device: torch.device,
-    prepared: Prepared,
-    source: Float[Tensor, "1 3 h w"],
-    instruction: str,
-    fields: dict[str, Any],
-    k: int,
-    edits: Edits,
-) -> Scores:
-    """Scores k edits; one without an image has the editor's reason."""
-    given = {}
-    for name, value in fields.items():
-        given[name] = value.expand(k, *value.shape[1:]) if isinstance(value, Tensor) else value * k
-    batch = EditBatch(source.expand(k, -1, -1, -1), [instruction] * k, edits.images, **given)
-    scores = scorer(batch.to(device), prepared.take([0] * k)).cpu()
-    reason = [lacks or text for lacks, text in zip(edits.reason, scores.reason, strict=True)]
-    return replace(scores, reason=reason)
 
 
 def join(scores: Sequence[Scores]) -> Scores:

@@ -84,9 +84,8 @@ FILE_ERRORS = (
 )
 
 # What torch's RuntimeErrors say where memory or a GPU is at fault.
-MACHINE_FAULT = re.compile(
-    r"allocate memory|out of memory|(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS"
-)
+MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  # also the CPU's allocator
+MACHINE_FAULT = re.compile(rf"{MEMORY_FAULT.pattern}|(?:CUDA|HIP|cuDNN) error|CUBLAS_STATUS|CUDNN_STATUS")
 GPU_ERRORS = ("AcceleratorError", "OutOfMemoryError")  # torch's, by name: reading files waits for no torch
 
 

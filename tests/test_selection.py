@@ -1,9 +1,11 @@
 """Best-of-N on the small editor, in two denoising steps."""
 
+import gc
 from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from rewardedit import EditSample, SamplingConfig, Scorer, best_of_n, load_editor, load_scorer
 from rewardedit.batch import Scores
@@ -62,21 +64,97 @@ def test_what_depends_on_the_source_alone_is_computed_once(editor, sample, monke
     assert counts == {"prepare": 1, "encode": 1}
 
 
-def test_memory_that_runs_out_makes_batches_smaller(editor, sample, monkeypatch):
-    run = type(editor).sample
-    sizes = []
+class Limit:
+    """Lets a part of a model run out of memory above a number of rows; keeps the sizes that were tried."""
 
-    def limited(self, encoded, seeds, **options):
-        sizes.append(len(seeds))
-        if len(seeds) > 2:
-            raise RuntimeError("CUDA out of memory.")
-        return run(self, encoded, seeds, **options)
+    def __init__(self, part: nn.Module, rows: int, copies: int = 1) -> None:
+        self.rows = rows
+        self.copies = copies  # rows of the part for each candidate
+        self.sizes: list[int] = []
+        self.handle = part.register_forward_pre_hook(self.run_out, with_kwargs=True)
 
-    monkeypatch.setattr(type(editor), "sample", limited)
-    result = best_of_n(editor, load_scorer("l1"), sample.source, sample.instruction, n=4)
-    assert len(result.images) == 4
-    assert sizes[0] == 4
-    assert max(sizes[-2:]) <= 2
+    def run_out(self, part, args, kwargs):
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        self.sizes.append(len(given) // self.copies)
+        if self.sizes[-1] > self.rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9.00 GiB")
+
+
+@pytest.fixture
+def clip_d():
+    return load_scorer("clip_d", checkpoint="shapes/clip")
+
+
+@pytest.fixture
+def limited():
+    """Limits parts of models for the length of a test."""
+    limits = []
+
+    def limit(*given) -> Limit:
+        limits.append(Limit(*given))
+        return limits[-1]
+
+    yield limit
+    for one in limits:
+        one.handle.remove()
+
+
+def test_an_editor_that_runs_out_of_memory_halves_its_batch(editor, sample, clip_d, limited):
+    asked = (editor, clip_d, sample.source, sample.instruction, 6)
+    unbroken = best_of_n(*asked, batch_size=3)
+    unet = limited(editor.pipe.unet, 4, 3)  # three rows for each candidate: text, image and neither
+    decoder = limited(editor.pipe.vae.decoder, 6)
+    found = best_of_n(*asked)
+    assert unet.sizes == [6, 3, 3, 3, 3]  # two steps a batch
+    assert decoder.sizes == [3, 3]
+    assert torch.equal(found.images, unbroken.images)
+    assert torch.equal(found.scores.score, unbroken.scores.score)
+
+
+def test_candidates_that_are_made_stay_where_memory_runs_out_later(editor, sample, clip_d, limited):
+    asked = (editor, clip_d, sample.source, sample.instruction, 5)
+    unbroken = best_of_n(*asked, batch_size=2)
+    unet = limited(editor.pipe.unet, 2, 3)
+    decoder = limited(editor.pipe.vae.decoder, 2)
+    seen = limited(clip_d.model.vision_model, 2)
+
+    def less(*_) -> None:
+        unet.rows = 1
+
+    handle = clip_d.register_forward_hook(less)  # once the first batch is scored
+    found = best_of_n(*asked, batch_size=2)
+    handle.remove()
+    assert unet.sizes == [2, 2, 2, *[1] * 6]
+    assert decoder.sizes == [2, 1, 1, 1]
+    assert seen.sizes == [1, 2, 1, 1, 1]  # the source first
+    assert found.seeds == unbroken.seeds
+    torch.testing.assert_close(found.images, unbroken.images, rtol=0, atol=1e-4)
+    torch.testing.assert_close(found.scores.score, unbroken.scores.score, rtol=0, atol=1e-3)
+    assert found.best_seed == unbroken.best_seed
+
+
+def test_a_scorer_that_runs_out_of_memory_halves_its_own_batch_alone(editor, sample, clip_d, limited):
+    asked = (editor, clip_d, sample.source, sample.instruction, 6)
+    unbroken = best_of_n(*asked, batch_size=3)
+    unet = limited(editor.pipe.unet, 6, 3)
+    seen = limited(clip_d.model.vision_model, 2)
+    found = best_of_n(*asked, batch_size=3)
+    assert unet.sizes == [3, 3, 3, 3]
+    assert seen.sizes == [1, 3, 1, 1, 1, 1, 1, 1]  # the source first
+    assert torch.equal(found.images, unbroken.images)
+    torch.testing.assert_close(found.scores.score, unbroken.scores.score, rtol=0, atol=1e-5)
+
+
+def test_garbage_is_collected_after_memory_ran_out_alone(editor, sample, clip_d, limited, monkeypatch):
+    found = []
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda *given: found.append(1) or collect(*given))
+    asked = (editor, clip_d, sample.source, sample.instruction, 2)
+    best_of_n(*asked)
+    assert not found
+    limited(editor.pipe.unet, 1, 3)
+    best_of_n(*asked)
+    assert len(found) == 1
 
 
 class Picky(Scorer):

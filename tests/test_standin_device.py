@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 from skimage import data
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from rewardedit import (
     best_of_n,
@@ -26,6 +27,7 @@ from rewardedit.training.checkpoints import checkpoints
 from rewardedit.training.fit import SmallTrainConfig, fit
 from tests import standin
 
+CPU = torch.device("cpu")
 WORLD = ("--world", "shapes")
 SUM = "relabel.scorer={clip_d: {weight: 0.7, checkpoint: shapes/clip}, ssim: {weight: 0.3}}"
 
@@ -286,6 +288,44 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     ):  # there, on the CPU, and without weights
         with reward_guidance(editor.pipe, judge, source, instruction):
             editor(source, instruction, [0], settings=settings)
+
+
+class Copies(TorchFunctionMode):
+    """Counts the images of a size that are copied from the stand-in to main memory."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        self.size = size
+        self.images = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        output = func(*args, **(kwargs or {}))
+        if func in (torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.copy_, torch.Tensor.tolist):
+            given = args[1] if func is torch.Tensor.copy_ else args[0]
+            there = given.device.type == standin.NAME
+            if there and given.shape[-2:] == self.size and getattr(output, "device", CPU).type == "cpu":
+                self.images += len(given) if given.ndim == 4 else 1
+        return output
+
+
+def test_candidates_stay_on_the_device_and_the_best_alone_leave_it(standin_device, tiny_editor):
+    editor = load_editor(tiny_editor, device=standin_device)
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(standin_device)
+    with Copies((32, 32)) as copies:
+        found = best_of_n(
+            editor,
+            scorer,
+            torch.rand(3, 32, 32),
+            "make it red",
+            n=4,
+            settings=SamplingConfig(1),
+            keep=1,
+        )
+    assert copies.images == 1
+    assert found.images.device.type == "cpu"
+    with Copies((32, 32)) as copies:
+        editor(torch.rand(1, 3, 32, 32), ["make it red"], [0], settings=SamplingConfig(1))
+    assert copies.images == 1
 
 
 def interrupted_at(step: int):

@@ -46,7 +46,8 @@ def add_parser(commands: Any) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="make N edits and keep the one with the best score",
+        help="make N edits and keep the one with the best score; up to 16 are made at once, fewer if memory "
+        "runs out",
     )
     p.add_argument(
         "--scorer",

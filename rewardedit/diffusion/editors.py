@@ -98,7 +98,7 @@ class Editor:
         """
         encoded = self.encode(source, instruction, target_score=target_score)
         seeds = range(seeds, seeds + len(encoded)) if isinstance(seeds, int) else seeds
-        return self.sample(encoded, seeds, settings=settings, **options).require_all()
+        return self.sample(encoded, seeds, settings=settings, **options).to("cpu").require_all()
 
     @torch.no_grad()
     def encode(
@@ -137,8 +137,8 @@ class Editor:
         settings: SamplingConfig | None = None,
         **options: Any,
     ) -> Edits:
-        """Edited images of encoded rows, each from the noise of its seed; a row whose image overflowed, or
-        was withheld by the pipeline's safety checker, has a reason in its place.
+        """Edited images of encoded rows, each from the noise of its seed, on the pipeline's device; a row
+        whose image overflowed, or was withheld by its safety checker, has a reason in its place.
 
         Raises:
             ValueError: if rows and seeds differ in number.

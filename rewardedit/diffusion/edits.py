@@ -22,22 +22,36 @@ class Edits:
 
     @classmethod
     def of(cls, images: Float[Tensor, "b 3 h w"], reason: Sequence[str | None] | None = None) -> "Edits":
-        """Wraps images as an editor made them, in main memory. A row without a reason gets one if its image
+        """Wraps images as an editor made them, on their device. A row without a reason gets one if its image
         is not finite.
         """
-        images = images.float().cpu()
+        images = images.float()
         finite = images.isfinite().flatten(1).all(1).tolist()
         reasons = []
         for text, is_finite in zip(reason or [None] * len(images), finite, strict=True):
             reasons.append(text or (None if is_finite else NOT_FINITE))
-        lacking = torch.tensor([text is not None for text in reasons], dtype=torch.bool)
-        return cls(images.clamp(0, 1).masked_fill(lacking[:, None, None, None], torch.nan), reasons)
+        images = images.clamp(0, 1)
+        lacking = [row for row, text in enumerate(reasons) if text is not None]
+        if lacking:
+            images[lacking] = torch.nan
+        return cls(images, reasons)
 
     @classmethod
     def of_output(cls, output: Any) -> "Edits":
         """Wraps the output of a pipeline, with the verdicts of its safety checker, if it has one."""
         withheld = getattr(output, "nsfw_content_detected", None) or [False] * len(output.images)
         return cls.of(output.images, [WITHHELD if is_withheld else None for is_withheld in withheld])
+
+    def __len__(self) -> int:
+        return len(self.reason)
+
+    def __getitem__(self, rows: slice) -> "Edits":
+        """The rows of a slice, as views."""
+        return Edits(self.images[rows], self.reason[rows])
+
+    def to(self, device: torch.device | str) -> "Edits":
+        """The same edits with their images on `device`."""
+        return Edits(self.images.to(device), self.reason)
 
     def require_all(self) -> Float[Tensor, "b 3 h w"]:
         """The images of all rows.

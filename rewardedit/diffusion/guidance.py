@@ -135,6 +135,7 @@ def two_round_edit(
     if not isinstance(mask, Tensor):
         sampled = first is None
         rounds = editor.sample(encoded, seeds, settings=settings, **options) if sampled else Edits.of(first)
+        rounds = rounds.to("cpu")
         first = rounds.images
         reason = rounds.reason
         if all(reason):
@@ -147,6 +148,6 @@ def two_round_edit(
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
 
     with mask_guidance(editor.pipe, mask, dilate=dilate):
-        second = editor.sample(encoded, seeds, settings=settings, **options)
+        second = editor.sample(encoded, seeds, settings=settings, **options).to("cpu")
     reason = [before or after for before, after in zip(reason, second.reason, strict=True)]
     return TwoRounds(Edits.of(second.images, reason).images, mask, first, reason)

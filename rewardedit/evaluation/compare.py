@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rewardedit import devices
+from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.data import DataConfig
 from rewardedit.data.worlds import Rating
 from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_settings
@@ -63,10 +64,16 @@ def edit_part(
     """Edits of some of the samples, NaN where there is none; the noise of sample i has seed i, the same in
     every variant.
     """
+
+    def edit(rows: range) -> Tensor:
+        which = slice(rows.start, rows.stop)
+        encoded = editor.encode(samples.source[which], samples.instruction[which], target_score=target_score)
+        return editor.sample(encoded, rows, settings=settings).to("cpu").images
+
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
     with devices.autocast(editor.pipe.device.type, autocast):
-        encoded = editor.encode(samples.source[part], samples.instruction[part], target_score=target_score)
-        return editor.sample(encoded, range(part.start, part.stop), settings=settings).images
+        size = BatchSize(evaluate.batch_size)
+        return torch.cat(list(in_batches(range(part.start, part.stop), size, edit)))
 
 
 def slices(n: int, evaluate: EvaluateConfig) -> list[slice]:

@@ -162,9 +162,9 @@ def naming(name: str) -> Iterator[None]:
     """Turns errors in loading a model into a ValueError that names the model."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError:
-        raise
     except (OSError, ImportError, ValueError, RuntimeError, SafetensorError) as error:
+        if devices.is_out_of_memory(error):
+            raise
         line = str(error).strip().partition("\n")[0]
         raise ValueError(f"vision-language model {name!r} cannot be loaded: {line}") from error
 

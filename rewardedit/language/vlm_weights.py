@@ -10,8 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from rewardedit import devices
 from rewardedit.models import pretrained
 
 # Names of a trained judge's score head in published checkpoints.
@@ -71,9 +70,9 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
         wrong = [*found.missing_keys, *found.unexpected_keys]
         if wrong:
             raise ValueError(f"their weights differ: {_few(wrong)}")
-    except torch.cuda.OutOfMemoryError:
-        raise
     except (ValueError, RuntimeError) as error:  # the latter if the shape of a weight differs
+        if devices.is_out_of_memory(error):
+            raise
         raise ValueError(
             f"adapter {adapter!r} does not fit {name!r}: {str(error.__cause__ or error)[:300]}"
         ) from error

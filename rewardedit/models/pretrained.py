@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from rewardedit.models import RELATIVE, is_hub_name, no_network
-from rewardedit.untrusted import CONTENT_ERRORS
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 UNREACHABLE = "couldn't connect"  # in the errors of transformers and diffusers
 _LOCK = threading.RLock()  # transformers' setting below is one for all threads
@@ -99,14 +99,14 @@ def reading(name: str) -> Iterator[None]:
     """Around the reading of a checkpoint's files: no code of it runs, and what is wrong with it is a
     ValueError that names it; a missing file stays an OSError.
     """
-    import torch
-
     try:
         with _without_questions():
             yield
-    except (torch.cuda.OutOfMemoryError, OSError):
+    except OSError:
         raise
     except (*CONTENT_ERRORS, ImportError, SafetensorError) as error:
+        if is_system_error(error):
+            raise
         text = str(error).strip()
         if "trust_remote_code" in text:
             raise ValueError(

@@ -68,10 +68,11 @@ class ClipScorer(Scorer):
 
     @torch.no_grad()
     def text_features(self, texts: list[str]) -> Float[Tensor, "b d"]:
-        """The model's features of texts, not normalised."""
-        return self.model.get_text_features(
-            **self.tokenize(texts).to(self.model.device)
-        ).pooler_output.float()
+        """The model's features of texts, not normalised. A text of several rows is encoded once."""
+        distinct = {text: number for number, text in enumerate(dict.fromkeys(texts))}
+        tokens = self.tokenize(list(distinct)).to(self.model.device)
+        features = self.model.get_text_features(**tokens).pooler_output.float()
+        return features[[distinct[text] for text in texts]]
 
     def tokenize(self, texts: list[str]) -> Any:
         """Tokens and attention mask (b, n). SigLIP's texts are padded to full length, as in its training."""

@@ -19,7 +19,8 @@ def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str
             for first in range(0, n, BATCH):
                 rows = range(first, min(first + BATCH, n))
                 part = samples[first : first + BATCH]
-                made.append(editor.sample(editor.encode(part.source, part.instruction), rows).images)
+                edits = editor.sample(editor.encode(part.source, part.instruction), rows)
+                made.append(edits.to("cpu").images)
 
         score = ShapesOracle().rate(samples, torch.cat(made)).score
         out[backdrop] = {"all": float(score.mean())}

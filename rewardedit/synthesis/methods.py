@@ -355,7 +355,7 @@ def edit_rows(method: Method, config: MethodConfig, requests: EditRequests) -> l
                 edited += edit_rows(method, config, one)
             return edited
         return [(str(error).strip() or type(error).__name__).splitlines()[0]]
-    edits = Edits.of(made) if isinstance(made, Tensor) else made
+    edits = (Edits.of(made) if isinstance(made, Tensor) else made).to("cpu")
     if edits.images.shape != requests.source.shape:
         raise ValueError(
             f"{config.model}: expected images {tuple(requests.source.shape)}; got {tuple(edits.images.shape)}"

@@ -108,7 +108,7 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
         for i, state in enumerate(states):
             state.load_state_dict(read_state(checkpoint / STATE.format(i)))
     except (*CONTENT_ERRORS, SafetensorError) as error:
-        if is_system_error(error) or isinstance(error, torch.OutOfMemoryError):
+        if is_system_error(error):
             raise
         raise ValueError(unreadable(checkpoint, error)) from error
     # Accelerate restores its count of micro-batches and updates when it is a multiple of those per update;

@@ -228,7 +228,7 @@ class HackingMonitor:
             prompts = self.prompts[which]
             encoded = editor.encode(prompts.source, prompts.instruction)
             # A row without an edit has no values, and ends no training.
-            edited = editor.sample(encoded, rows, settings=settings).images
+            edited = editor.sample(encoded, rows, settings=settings).to("cpu").images
             if step is not None:
                 save_prompts(self.folder, prompts.source, edited, rows, step)
             parts.append(

@@ -63,10 +63,11 @@ class InstructPix2Pix(EditFamily):
         every prompt gets its vector for `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
+        device = pipe.device  # found by a walk through all modules
         # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
-        image = pipe.image_processor.preprocess(source.clamp(0, 1).to(pipe.device))
+        image = pipe.image_processor.preprocess(source.clamp(0, 1).to(device))
         dtype = embeds["prompt_embeds"].dtype
-        latents = pipe.prepare_image_latents(image, len(source), 1, dtype, pipe.device, False)
+        latents = pipe.prepare_image_latents(image, len(source), 1, dtype, device, False)
         if not _is_sdxl(pipe):
             return Prepared({**embeds, "image": latents})
         if pipe.is_cosxl_edit:  # its pipeline scales them once more when it is called

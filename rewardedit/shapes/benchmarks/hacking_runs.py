@@ -146,7 +146,7 @@ class Prompts:
         for i in range(0, len(rows), 32):
             part = rows[i : i + 32]
             seeds = [self.first + row for row in part]
-            images = editor.sample(self.encoded.take(part), seeds, settings=SETTINGS).images
+            images = editor.sample(self.encoded.take(part), seeds, settings=SETTINGS).to("cpu").images
             made.append((images * 255).round().byte())
         return torch.cat(made)
 

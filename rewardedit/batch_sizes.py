@@ -1,0 +1,68 @@
+"""Batches that fit into memory: where memory runs out, the batch is halved and what is made is kept."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+
+from rewardedit.devices import is_out_of_memory
+
+Made = TypeVar("Made")
+
+
+@runtime_checkable
+class Sliceable(Protocol):
+    """Rows that can be counted and sliced: a list, a range, a tensor, `Edits`."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Any: ...
+
+
+Rows = TypeVar("Rows", bound=Sliceable)
+
+
+@dataclass
+class BatchSize:
+    """The largest number of rows made at once. `in_batches` halves it where memory runs out; shared by
+    several calls, it stays halved.
+    """
+
+    rows: int
+
+
+def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Iterator[Made]:
+    """Yields what `make` makes of consecutive slices of `rows`, of at most `size.rows` rows each.
+
+    If memory runs out, the slice is halved and tried again; finished slices are kept. Only then is garbage
+    collected and the device's cache emptied. An error is raised if it is another, or with a single row.
+
+    Args:
+        make: is called again with fewer rows of a slice that did not fit, so it draws random numbers from
+            generators of its rows that it makes itself.
+    """
+    start = 0
+    while start < len(rows):
+        part = rows[start : start + size.rows]
+        try:
+            made = make(part)
+        except (RuntimeError, MemoryError) as error:
+            if len(part) == 1 or not is_out_of_memory(error):
+                raise
+            size.rows = len(part) // 2
+        else:
+            yield made
+            del made
+            start += len(part)
+            continue
+        # The error is gone here, and with it the tensors in the frames of its traceback.
+        free_memory()
+
+
+def free_memory() -> None:
+    """Collects garbage and empties the device's cache: slow, and of use after memory ran out alone."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
