@@ -1,12 +1,14 @@
 """Devices and number types of models, chosen here for all commands, trainers and benchmarks."""
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
+T = TypeVar("T")
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MEMORY_FAULT = re.compile(r"out of memory|allocate memory|not enough memory")  # also of the CPU's allocator
@@ -80,6 +82,33 @@ def is_out_of_memory(error: BaseException) -> bool:
     """True if memory of a GPU or the machine ran out, which torch also reports by plain RuntimeErrors."""
     named = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return named or (isinstance(error, RuntimeError) and MEMORY_FAULT.search(str(error)) is not None)
+
+
+def batches_that_fit(make: Callable[[slice], T], n: int, size: int) -> tuple[list[T], int]:
+    """Results of `make` for n items, `size` at a time; where memory runs out, half as many from there on.
+
+    Returns:
+        The results, and the size of the last batches.
+
+    Raises:
+        Exception: whatever `make` raises, also if memory runs out for a single item.
+    """
+    made: list[T] = []
+    size = min(size, n)
+    first = 0
+    while first < n:
+        try:
+            made.append(make(slice(first, min(first + size, n))))
+            first += size
+            continue
+        except Exception as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+        # Only after the block is the error gone, which held what the batch had made.
+        size = -(-size // 2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+    return made, size
 
 
 def parse_dtype(dtype: torch.dtype | str) -> torch.dtype:

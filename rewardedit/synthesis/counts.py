@@ -80,13 +80,13 @@ def plan_lines(
     ]
 
 
-def unet_calls(methods: Mapping[str, MethodConfig], rows: int) -> dict[str, int]:
-    """Numbers of UNet calls of all edits, by model."""
-    calls: Counter[str] = Counter()
+def denoising_steps(methods: Mapping[str, MethodConfig], rows: int) -> dict[str, int]:
+    """Numbers of denoising steps of all edits, by model."""
+    steps: Counter[str] = Counter()
     for method in methods.values():
         if method.kind != "folder":
-            calls[method.model] += rows * method.num_inference_steps
-    return dict(calls)
+            steps[method.model] += rows * method.num_inference_steps
+    return dict(steps)
 
 
 def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:
