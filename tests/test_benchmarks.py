@@ -240,29 +240,6 @@ def test_refl_steps_do_the_same_work():
     assert refl.peak(lambda: work, "ours") > 0
 
 
-def test_both_loops_of_refl_take_the_same_calls_but_for_the_rollouts():
-    """Four micro-batches of one row each, with rollouts of three steps, the last of which has a gradient."""
-    import refl
-    import speed_rollout
-
-    work = refl.small(batch=4, steps=3, micro_batch=1)
-    calls: dict[str, list[int]] = {way: [] for way in refl.WAYS}
-    for way, step in refl.WAYS.items():
-        counted = work.pipe.unet.register_forward_pre_hook(
-            lambda module, inputs, way=way: calls[way].append(len(inputs[0]))
-        )
-        step(work, refl.Clock(work.pipe.device))
-        counted.remove()
-    assert calls["papers"] == [1] * 4 * (3 + 1)
-    assert calls["ours"] == [4, 4] + [1] * 4 * (1 + 1)
-
-    ((name, found),) = speed_rollout.measure(rounds=2, steps=2).items()
-    assert name == "refl update, micro-batches of 2 in 8 rows"
-    assert set(found) == {"ratio", "spread", "n"}
-    assert found["ratio"] > 0
-    assert found["n"] == 2
-
-
 def test_tables_say_where_another_world_or_editor_was_measured():
     from table_parts import is_current, measured
 
