@@ -43,11 +43,11 @@ from rewardedit.stages.stage import stage
 from rewardedit.synthesis.captions import EMPTY_CAPTION, CaptionsConfig, require_captioned, write_captions
 from rewardedit.synthesis.counts import (
     caption_failures,
-    denoising_steps,
     output_failures,
     plan_lines,
     source_failures,
     summary,
+    unet_calls,
 )
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
@@ -117,9 +117,8 @@ def plan(config: Config) -> list[str]:
         return plan_lines(config.rules, len(found), config.methods, sequences)
 
     def sampling() -> list[str]:
-        steps = denoising_steps(config.methods, len(open_named(config.data)))
-        size = images_of(config.data).size
-        return [plan_sampling(steps, size, config.batch_size)] if steps else []
+        calls = unet_calls(config.methods, len(open_named(config.data)), config.batch_size)
+        return [plan_sampling(calls, images_of(config.data).size, config.batch_size)] if calls else []
 
     def models() -> list[str]:
         for method in config.methods.values():

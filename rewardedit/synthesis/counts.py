@@ -1,5 +1,6 @@
 """Counts of a data set's rows: unusable ones, and labelled ones by rule and method."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,13 +81,13 @@ def plan_lines(
     ]
 
 
-def denoising_steps(methods: Mapping[str, MethodConfig], rows: int) -> dict[str, int]:
-    """Numbers of denoising steps of all edits, by model."""
-    steps: Counter[str] = Counter()
+def unet_calls(methods: Mapping[str, MethodConfig], rows: int, batch_size: int) -> dict[str, int]:
+    """Numbers of UNet calls of all edits, made in batches, by model."""
+    calls: Counter[str] = Counter()
     for method in methods.values():
         if method.kind != "folder":
-            steps[method.model] += rows * method.num_inference_steps
-    return dict(steps)
+            calls[method.model] += math.ceil(rows / batch_size) * method.num_inference_steps
+    return dict(calls)
 
 
 def summary(shards: list[Path], outputs: dict[str, list[Path]]) -> dict[str, Any]:

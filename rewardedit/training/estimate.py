@@ -94,11 +94,12 @@ def plan(config: Any) -> list[str]:
         return [f"rows: {said}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
     def candidates() -> list[str]:
-        steps: Counter[str] = Counter()
+        calls: Counter[str] = Counter()
         for name in editors:
             if "unet" in _pipeline_config(name):
-                steps[name] += (count_rows(found()) or 0) * config.candidates.num_inference_steps
-        return [plan_sampling(steps, config.data.size, config.candidates.batch_size)] if steps else []
+                batches = math.ceil((count_rows(found()) or 0) / config.candidates.batch_size)
+                calls[name] += batches * config.candidates.num_inference_steps
+        return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 
     def needed() -> str:
         base = editor()
@@ -191,21 +192,18 @@ def time_line(what: str, operations: float, precision: Precision) -> str:
     )
 
 
-def plan_sampling(steps: Mapping[str, int], size: int | None, batch_size: int) -> str:
-    """UNet calls and time of so many denoising steps of single edits, by model, in batches of edits; each
-    edit has three rows: text, image and neither.
+def plan_sampling(calls: Mapping[str, int], size: int | None, batch_size: int) -> str:
+    """UNet calls of sampling, by model, and their time; each edit of a batch has three rows in a call: text,
+    image and neither.
     """
     precision: Precision = "no" if devices.default_device() == "cpu" else "fp16"
     seconds = 0.0
-    calls = 0
-    for name, number in steps.items():
-        batches = math.ceil(number / batch_size)
+    for name, number in calls.items():
         operations = batch_size * GUIDED * unet_operations(name, size or SIDE)
-        seconds += batches * _seconds(operations, precision)
-        calls += batches
+        seconds += number * _seconds(operations, precision)
     return (
-        f"sampling time on this machine, estimated: {_duration(seconds)} for {calls:,} UNet calls of "
-        f"{batch_size} × {GUIDED} rows"
+        f"sampling time on this machine, estimated: {_duration(seconds)} for {sum(calls.values()):,} UNet "
+        f"calls, each of {batch_size} edits"
     )
 
 
