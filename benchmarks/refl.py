@@ -1,8 +1,9 @@
 """Cost of a step of reward feedback learning: python benchmarks/refl.py
 
 Compares our loop with a plain version of the papers' loop, which encodes prompts and images again at each
-step and keeps all activations: same models, rows, rollout, losses and optimizer, alternately. Samples per
-second, peak memory and time by part; the small editor on the CPU, and Stable Diffusion 1.5's size with CUDA.
+step, rolls out in each micro-batch and keeps all activations: same models, rows, rollout, losses and
+optimizer, alternately. Samples per second, peak memory and time by part; the small editor on the CPU, and
+Stable Diffusion 1.5's size with CUDA.
 """
 
 import multiprocessing
@@ -23,7 +24,7 @@ from rewardedit import EditBatch, devices, load_editor, load_scorer
 from rewardedit.cli import quiet
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.families import Conditioning, family_of
-from rewardedit.diffusion.rollout import RolloutConfig, rollout
+from rewardedit.diffusion.rollout import RolloutConfig, steps_with_gradient, steps_without_gradient
 from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
@@ -36,16 +37,21 @@ PARTS = ("encode", "rollout", "decode and score", "pairs", "backward", "optimize
 
 @dataclass
 class Clock:
-    """Seconds of each part of a step."""
+    """Seconds of each part of a step, summed over its micro-batches."""
 
     device: torch.device
     spent: dict[str, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
+
+    def start(self) -> None:
+        """Starts a step."""
+        for each in self.spent.values():
+            each.append(0.0)
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         began = self.now()
         yield
-        self.spent[name].append(self.now() - began)
+        self.spent[name][-1] += self.now() - began
 
     def now(self) -> float:
         if self.device.type == "cuda":
@@ -64,6 +70,7 @@ class Work:
     instruction: list[str]
     steps: int
     checkpointing: bool
+    micro_batch: int | None = None  # rows of a pass with gradient; None: all
 
     def __post_init__(self) -> None:
         self.pipe.vae.requires_grad_(False)
@@ -71,28 +78,36 @@ class Work:
         self.optimizer = torch.optim.AdamW(self.pipe.unet.train().requires_grad_(True).parameters(), lr=1e-6)
         self.cached = self.encode()
 
+    @property
+    def micro_batches(self) -> list[slice]:
+        """Rows of each micro-batch."""
+        size = self.micro_batch or len(self.source)
+        return [slice(at, at + size) for at in range(0, len(self.source), size)]
+
     @torch.no_grad()
-    def encode(self) -> tuple[Tensor, Tensor, Tensor]:
+    def encode(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor, Tensor]:
         """Embeddings of the prompts, and latents of sources and targets as unscaled modes."""
         pipe = self.pipe
-        source, target = (family_of(pipe).encode_images(pipe, x) for x in (self.source, self.target))
-        return family_of(pipe).encode_prompts(pipe, self.instruction), source, target
+        source, target = (family_of(pipe).encode_images(pipe, x[rows]) for x in (self.source, self.target))
+        return family_of(pipe).encode_prompts(pipe, self.instruction[rows]), source, target
 
-    def finish(self, clock: Clock, edited: Tensor, embeds: Tensor, source: Tensor, target: Tensor) -> None:
-        """Score, loss of the pairs, backward pass and optimizer, the same in both loops."""
+    def learn(self, clock: Clock, rows: slice, edited: Tensor, cond: Conditioning, target: Tensor) -> None:
+        """Score, loss of the pairs and backward pass of a micro-batch, the same in both loops."""
         pipe = self.pipe
-        b = len(source)
+        b = len(edited)
         with clock.part("decode and score"):
-            scores = self.scorer(EditBatch(self.source, self.instruction, edited))
+            scores = self.scorer(EditBatch(self.source[rows], self.instruction[rows], edited))
             loss = WEIGHT * reward_loss(scores.score, scores.valid)
         with clock.part("pairs"):
-            times = torch.randint(pipe.scheduler.config.num_train_timesteps, (b,), device=source.device)
+            times = torch.randint(pipe.scheduler.config.num_train_timesteps, (b,), device=target.device)
             latents = target * pipe.vae.config.scaling_factor
             noise = torch.randn_like(target)
-            cond = Conditioning(embeds, source)
             loss = loss + family_of(pipe).loss(pipe.unet, pipe.scheduler, latents, noise, times, cond).mean()
         with clock.part("backward"):
-            loss.backward()
+            (loss / len(self.micro_batches)).backward()
+
+    def update(self, clock: Clock) -> None:
+        """The optimizer's step, the same in both loops."""
         with clock.part("optimizer"):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -100,63 +115,87 @@ class Work:
 
 def papers_step(work: Work, clock: Clock) -> None:
     """ReFL as in the papers' code: everything is encoded again, no checkpointing,
-    a loop over the scheduler's steps.
+    a loop over the scheduler's steps in each micro-batch.
     """
+    clock.start()
+    for rows in work.micro_batches:
+        with devices.autocast(work.pipe.device.type):
+            _papers_micro_batch(work, clock, rows)
+    work.update(clock)
+
+
+def _papers_micro_batch(work: Work, clock: Clock, rows: slice) -> None:
     pipe = work.pipe
-    with devices.autocast(pipe.device.type):
-        with clock.part("encode"):
-            embeds, source, target = work.encode()
-        with clock.part("rollout"):
-            pipe.scheduler.set_timesteps(work.steps, device=source.device)
-            latents = torch.randn_like(source)
-            with torch.no_grad():
-                for t in pipe.scheduler.timesteps[:-1]:
-                    predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
-                    latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
-            t = pipe.scheduler.timesteps[-1]
-            predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
-            latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
-        with clock.part("decode and score"):
-            decoded = pipe.vae.decode(latents / pipe.vae.config.scaling_factor, return_dict=False)[0]
-            edited = (decoded.float() / 2 + 0.5).clamp(0, 1)
-        work.finish(clock, edited, embeds, source, target)
+    with clock.part("encode"):
+        embeds, source, target = work.encode(rows)
+    with clock.part("rollout"):
+        pipe.scheduler.set_timesteps(work.steps, device=source.device)
+        latents = torch.randn_like(source)
+        with torch.no_grad():
+            for t in pipe.scheduler.timesteps[:-1]:
+                predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
+                latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
+        torch.clear_autocast_cache()  # weights cast without gradient pass none
+        t = pipe.scheduler.timesteps[-1]
+        predicted = pipe.unet(torch.cat([latents, source], 1), t, embeds, return_dict=False)[0]
+        latents = pipe.scheduler.step(predicted, t, latents, return_dict=False)[0]
+    with clock.part("decode and score"):
+        decoded = pipe.vae.decode(latents / pipe.vae.config.scaling_factor, return_dict=False)[0]
+        edited = (decoded.float() / 2 + 0.5).clamp(0, 1)
+    work.learn(clock, rows, edited, Conditioning(embeds, source), target)
 
 
 def our_step(work: Work, clock: Clock) -> None:
-    """The same step from inputs encoded once, with `rollout` and the family's `decode`."""
+    """The same step from inputs encoded once: all rows take the steps without gradient together."""
+    clock.start()
     pipe, (embeds, source, target) = work.pipe, work.cached
-    with devices.autocast(pipe.device.type):
-        with clock.part("encode"):
-            cond = Conditioning(embeds, source)
-        with clock.part("rollout"):
-            config = RolloutConfig(work.steps, gradient_checkpointing=work.checkpointing)
-            latents = rollout(
-                family_of(pipe), pipe.unet, pipe.scheduler, torch.randn_like(source), cond, config
-            )
-        with clock.part("decode and score"):
-            edited = family_of(pipe).decode(pipe.vae, latents)
-        work.finish(clock, edited, embeds, source, target)
+    family = family_of(pipe)
+    with devices.autocast(pipe.device.type), clock.part("rollout"):
+        cond = Conditioning(embeds, source)
+        config = RolloutConfig(work.steps, gradient_checkpointing=work.checkpointing)
+        noise = torch.randn_like(source)
+        start = steps_without_gradient(family, pipe.unet, pipe.scheduler, noise, cond, config)
+
+    for rows in work.micro_batches:
+        with devices.autocast(pipe.device.type):
+            with clock.part("rollout"):
+                state = start.take(rows)
+                latents = steps_with_gradient(family, pipe.unet, state)
+            with clock.part("decode and score"):
+                edited = family.decode(pipe.vae, latents)
+            work.learn(clock, rows, edited, state.cond, target[rows])
+    work.update(clock)
 
 
 WAYS: dict[str, Callable[[Work, Clock], None]] = {"papers": papers_step, "ours": our_step}
 
 
-def small(batch: int = 16, steps: int = 10) -> Work:
+def small(batch: int = 16, steps: int = 10, micro_batch: int | None = None) -> Work:
     """The small editor and the temporal scorer, on the CPU."""
     samples = Shapes("train").batch(0, batch)
     pipe = load_editor("shapes/editor").pipe
     scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
-    return Work(pipe, scorer, samples.source, samples.target, samples.instruction, steps, checkpointing=False)
+    pairs = (samples.source, samples.target, samples.instruction)
+    return Work(pipe, scorer, *pairs, steps, checkpointing=False, micro_batch=micro_batch)
 
 
-def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: bool = False) -> Work:
-    """Stable Diffusion 1.5's editor at 256 pixels and ViFi-CLIP on CLIP B/16, with random weights.
+def full_size(
+    batch: int = 4,
+    steps: int = 20,
+    device: str = "cuda",
+    narrow: bool = False,
+    micro_batch: int | None = None,
+    size: int = 256,
+) -> Work:
+    """Stable Diffusion 1.5's editor and ViFi-CLIP on CLIP B/16, with random weights, for images of `size`
+    pixels a side.
 
     `narrow`: an editor with thinner layers at 64 pixels and the small temporal scorer.
     """
+    size = 64 if narrow else size
     pipe = make_pipeline(device, narrow)
     pipe.vae.enable_gradient_checkpointing()
-    set_attention(pipe.unet.train(), "auto", torch.bfloat16, side=8 if narrow else 32)
+    set_attention(pipe.unet.train(), "auto", torch.bfloat16, side=size // 8)
     if narrow:
         scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
     else:
@@ -164,9 +203,10 @@ def full_size(batch: int = 4, steps: int = 20, device: str = "cuda", narrow: boo
         preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic")
         scorer = ViFiClip(clip, pipe.tokenizer, preprocess, make_temporal(clip)).requires_grad_(False)
     samples = Shapes("train").batch(0, batch)
-    grow = torch.nn.Upsample((64, 64) if narrow else (256, 256))
-    source, target = (grow(x).to(device) for x in (samples.source, samples.target))
-    return Work(pipe, scorer.to(device), source, target, samples.instruction, steps, checkpointing=True)
+    grow = torch.nn.Upsample((size, size))
+    pairs = [grow(x).to(device) for x in (samples.source, samples.target)]
+    scorer = scorer.to(device)
+    return Work(pipe, scorer, *pairs, samples.instruction, steps, checkpointing=True, micro_batch=micro_batch)
 
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:

@@ -117,8 +117,8 @@ def plan(config: Config) -> list[str]:
         return plan_lines(config.rules, len(found), config.methods, sequences)
 
     def sampling() -> list[str]:
-        calls = unet_calls(config.methods, len(open_named(config.data)))
-        return [plan_sampling(calls, images_of(config.data).size)] if calls else []
+        calls = unet_calls(config.methods, len(open_named(config.data)), config.batch_size)
+        return [plan_sampling(calls, images_of(config.data).size, config.batch_size)] if calls else []
 
     def models() -> list[str]:
         for method in config.methods.values():

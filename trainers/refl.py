@@ -6,7 +6,8 @@ the last K steps. Labels of a reward-conditioned base stay in the prompts of the
 rollouts ask for its best.
 
 Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in
-the global batch; the pairs' loss has InstructPix2Pix's conditioning dropout;
+the global batch; all rows of an update take the steps without gradient at once, and those with it by
+micro-batches; the pairs' loss has InstructPix2Pix's conditioning dropout;
 a score whose range is not 0–10 is mapped to it (`reward.scale`).
 
 Command: rewardedit train magicbrush-refl
@@ -52,15 +53,9 @@ from rewardedit.training.monitor import (
     training_data,
     watched,
 )
-from rewardedit.training.reward import (
-    RewardConfig,
-    RewardRollouts,
-    RolloutPrompts,
-    load_rewards,
-    reward_loss,
-    rollout_scheduler,
-)
+from rewardedit.training.reward import RewardConfig, load_rewards, reward_loss
 from rewardedit.training.reward_scale import fit_reward_scale
+from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, rollout_scheduler
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
@@ -145,15 +140,12 @@ def plan(config: Config) -> list[str]:
         n = len(open_rows(data))
         require_fields(fixed_prompts(data, config.monitor)[0], scorers())
         require_comparison(config.evaluate, data, scorers())
-        steps = f"{config.reward.mean_steps:g} UNet calls a rollout on average"
-        return [
-            f"rows: {n}; variants: {', '.join(config.variants)}; {steps}",
-            *comparison_plan(config.evaluate),
-        ]
+        return [f"rows: {n}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
     def training() -> list[str]:
         require_rollouts(config)
-        return estimate.plan_training(editor(), config.train, len(config.variants), config.reward.unet_calls)
+        rewards = [variant_reward(config, variant) for variant in config.variants]
+        return estimate.plan_training(editor(), config.train, rewards)
 
     def needed() -> str:
         base, judges = editor(), scorers()
@@ -305,15 +297,19 @@ def finetune(
 
     loop = tuning.loop
     for step in loop.steps():
-        for micro in tuning.micro_batches(step):
+        micro_batches = tuning.micro_batches(step)
+        with loop.autocast():
+            # Denoise all rows of the update without gradient.
+            started = rollouts.start(micro_batches, step)
+        for i, micro in enumerate(micro_batches):
             with loop.accumulate():
                 with loop.autocast():
                     # The data's own pairs keep the editor what it is (ADIEE Eq. 8, first term).
                     diffusion = reward.diffusion_weight * tuning.diffusion_loss(micro)
                     feedback = torch.zeros((), device=loop.accelerator.device)
                     if reward.weight:
-                        # Denoise without gradient, the last steps with it; decode and score.
-                        edited = rollouts.edit(tuning.unet, micro, step)
+                        # Take the last steps with gradient; decode and score.
+                        edited = rollouts.edit(tuning.unet, started[i])
                         scores = rollouts.score(micro, edited)
                         loop.record("reward", scores.mean(), int(scores.valid.sum()))
                         # λ · relu(10 − s), the second term of Eq. 8.

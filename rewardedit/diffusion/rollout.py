@@ -1,13 +1,13 @@
-"""A differentiable rollout: denoises without gradient, then takes the last steps with it,
-and returns the decoded image.
+"""A differentiable rollout: denoises without gradient, then takes the last steps with it.
 
 ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark et al. 2024) the last K, DRaFT
 all. Without steps that carry a gradient the latents are those of the stock InstructPix2Pix pipeline,
-to the bit.
+to the bit. The two parts can be called apart: the first on many rows at once, the second, which needs far
+more memory, on a few of them at a time.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.diffusion.families import Conditioning, EditFamily
-from rewardedit.diffusion.schedulers import pred_x0, require_differentiable, step_options
+from rewardedit.diffusion.schedulers import copy_of_rows, pred_x0, require_differentiable, step_options
 
 Scored = Literal["prev_sample", "pred_x0"]
 
@@ -57,6 +57,34 @@ class RolloutConfig:
             )
 
 
+@dataclass(frozen=True)
+class RolloutState:
+    """A rollout of b rows before its first step with gradient."""
+
+    latents: Float[Tensor, "b c h w"]
+    scheduler: Any  # in the middle of the rollout
+    taken: int  # steps taken so far
+    cond: Conditioning
+    config: RolloutConfig
+    generator: torch.Generator | Sequence[torch.Generator] | None  # of the noise that further steps add
+
+    def take(self, rows: slice) -> "RolloutState":
+        """The rollout of some of the rows alone.
+
+        Raises:
+            ValueError: if a scheduler's state, or one generator for all rows, cannot be divided.
+        """
+        if isinstance(self.generator, torch.Generator):
+            raise ValueError("generator: expected one for each row to divide a rollout; got one for all")
+        return replace(
+            self,
+            latents=self.latents[rows],
+            scheduler=copy_of_rows(self.scheduler, rows, self.latents.shape),
+            cond=self.cond.take(rows),
+            generator=None if self.generator is None else self.generator[rows],
+        )
+
+
 def rollout(
     family: EditFamily,
     denoiser: Callable[..., Any],
@@ -79,6 +107,22 @@ def rollout(
         ValueError: for a scheduler whose step passes no gradient, or that has no prediction of the clean
             latents though this is to be scored; if guidance is requested and `cond.null_embeds` is missing.
     """
+    state = steps_without_gradient(family, denoiser, scheduler, noise, cond, config, generator)
+    return steps_with_gradient(family, denoiser, state)
+
+
+def steps_without_gradient(
+    family: EditFamily,
+    denoiser: Callable[..., Any],
+    scheduler: Any,
+    noise: Float[Tensor, "b c h w"],
+    cond: Conditioning,
+    config: RolloutConfig,
+    generator: torch.Generator | Sequence[torch.Generator] | None = None,
+) -> RolloutState:
+    """First part of a rollout, with the arguments and errors of `rollout`: all but the last
+    `config.grad_steps` steps.
+    """
     if config.grad_steps != 0:
         require_differentiable(scheduler)
     if config.guidance_scale is None and cond.mask is not None:
@@ -98,25 +142,47 @@ def rollout(
             "steps; leave stop out"
         )
 
-    times = scheduler.timesteps[: config.stop]
-    first = 0 if config.grad_steps is None else len(times) - config.grad_steps
-    options = step_options(scheduler, generator)
-    guidance = (config.guidance_scale, config.image_guidance_scale)
-    latents = noise * scheduler.init_noise_sigma
+    steps = len(scheduler.timesteps[: config.stop])
+    last = 0 if config.grad_steps is None else steps - config.grad_steps
+    start = RolloutState(noise * scheduler.init_noise_sigma, scheduler, 0, cond, config, generator)
+    with torch.no_grad():
+        latents = _denoise(family, denoiser, start, last)
+    torch.clear_autocast_cache()  # weights cast in steps without gradient pass none
+    return replace(start, latents=latents, taken=last)
 
-    for i, t in enumerate(times):
-        if i == first:
-            torch.clear_autocast_cache()  # weights cast in steps without gradient pass none
-        with torch.set_grad_enabled(torch.is_grad_enabled() and i >= first):
-            x_t = scheduler.scale_model_input(latents, t)
-            if config.gradient_checkpointing and torch.is_grad_enabled():
-                model_pred = checkpoint(
-                    family.predict, denoiser, x_t, t, cond, *guidance, use_reentrant=False
-                )
-            else:
-                model_pred = family.predict(denoiser, x_t, t, cond, *guidance)
-            if i == len(times) - 1 and config.scored == "pred_x0":
-                return pred_x0(scheduler, model_pred, t, latents, options)
-            latents = scheduler.step(model_pred, t, latents, **options, return_dict=False)[0]
+
+def steps_with_gradient(
+    family: EditFamily, denoiser: Callable[..., Any], state: RolloutState
+) -> Float[Tensor, "b c h w"]:
+    """Last part of a rollout: its latents at the end, with gradient. The state itself is not changed, but for
+    its generators.
+    """
+    own = replace(state, scheduler=copy_of_rows(state.scheduler, slice(None), state.latents.shape))
+    return _denoise(family, denoiser, own, len(own.scheduler.timesteps[: own.config.stop]))
+
+
+def _denoise(
+    family: EditFamily, denoiser: Callable[..., Any], state: RolloutState, last: int
+) -> Float[Tensor, "b c h w"]:
+    """Latents after step `last`, exclusive; moves the state's scheduler on."""
+    config = state.config
+    scheduler = state.scheduler
+    options = step_options(scheduler, state.generator)
+    guidance = (config.guidance_scale, config.image_guidance_scale)
+    times = scheduler.timesteps[: config.stop]
+    latents = state.latents
+
+    for i in range(state.taken, last):
+        t = times[i]
+        x_t = scheduler.scale_model_input(latents, t)
+        if config.gradient_checkpointing and torch.is_grad_enabled():
+            model_pred = checkpoint(
+                family.predict, denoiser, x_t, t, state.cond, *guidance, use_reentrant=False
+            )
+        else:
+            model_pred = family.predict(denoiser, x_t, t, state.cond, *guidance)
+        if i == len(times) - 1 and config.scored == "pred_x0":
+            return pred_x0(scheduler, model_pred, t, latents, options)
+        latents = scheduler.step(model_pred, t, latents, **options, return_dict=False)[0]
 
     return latents

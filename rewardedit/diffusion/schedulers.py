@@ -2,16 +2,36 @@
 and DDIM's inverse for models that predict the clean latents.
 """
 
+import copy
 import inspect
 from collections.abc import Sequence
+from types import FunctionType, NoneType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from diffusers import DDIMInverseScheduler, DDIMScheduler, EulerAncestralDiscreteScheduler
 from diffusers.schedulers.scheduling_ddim_inverse import DDIMSchedulerOutput
 from jaxtyping import Float
 from torch import Tensor
 
+# Types of a scheduler's attributes that hold for any rows, or can be divided by rows.
+DIVISIBLE = (
+    NoneType,
+    bool,
+    int,
+    float,
+    str,
+    list,
+    tuple,
+    dict,
+    Tensor,
+    np.ndarray,
+    np.generic,
+    torch.device,
+    torch.dtype,
+    FunctionType,
+)
 EULER = ("EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler")
 
 
@@ -24,6 +44,32 @@ def step_options(
     taken = inspect.signature(scheduler.step).parameters
     options = {"eta": 0.0, "generator": list(generator) if isinstance(generator, Sequence) else generator}
     return {name: value for name, value in options.items() if name in taken}
+
+
+def copy_of_rows(scheduler: Any, rows: slice, shape: torch.Size) -> Any:
+    """Copies a scheduler in the middle of a sampling of latents of a shape; of the earlier predictions that
+    multistep schedulers keep, the copy has these rows.
+
+    Raises:
+        ValueError: naming a scheduler with a state that cannot be divided, such as DPMSolverSDE's noise tree.
+    """
+    own = copy.copy(scheduler)
+    for name, value in vars(scheduler).items():
+        if isinstance(value, list):
+            setattr(own, name, [_rows_of(kept, rows, shape) for kept in value])
+            continue
+        if rows != slice(None) and not isinstance(value, DIVISIBLE):
+            raise ValueError(
+                f"{type(scheduler).__name__}: keeps {name} ({type(value).__name__}) between steps, which "
+                "cannot be divided into micro-batches; use DDIM, DDPM, Euler or DPM-Solver++"
+            )
+        setattr(own, name, _rows_of(value, rows, shape))
+    return own
+
+
+def _rows_of(value: Any, rows: slice, shape: torch.Size) -> Any:
+    """Rows of a tensor of this shape; any other value as it is."""
+    return value[rows] if isinstance(value, Tensor) and value.shape == shape else value
 
 
 def pred_x0(

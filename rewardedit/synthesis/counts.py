@@ -1,5 +1,6 @@
 """Counts of a data set's rows: unusable ones, and labelled ones by rule and method."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,12 +81,12 @@ def plan_lines(
     ]
 
 
-def unet_calls(methods: Mapping[str, MethodConfig], rows: int) -> dict[str, int]:
-    """Numbers of UNet calls of all edits, by model."""
+def unet_calls(methods: Mapping[str, MethodConfig], rows: int, batch_size: int) -> dict[str, int]:
+    """Numbers of UNet calls of all edits, made in batches, by model."""
     calls: Counter[str] = Counter()
     for method in methods.values():
         if method.kind != "folder":
-            calls[method.model] += rows * method.num_inference_steps
+            calls[method.model] += math.ceil(rows / batch_size) * method.num_inference_steps
     return dict(calls)
 
 

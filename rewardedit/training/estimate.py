@@ -2,8 +2,12 @@
 files.
 """
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import diffusers
@@ -13,8 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import CLIPTextConfig
 
 from rewardedit import devices
-from rewardedit.data import open_rows, require_size
-from rewardedit.data.stream import count_rows, read_or_stream
+from rewardedit.data import Rows, open_rows, require_size
+from rewardedit.data.stream import StreamedRows, count_rows, read_or_stream
 from rewardedit.devices import Precision
 from rewardedit.diffusion.families import EditFamily, family_that_loads
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
@@ -25,6 +29,7 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
 from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
+from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import (
     TrainConfig,
     autocast_type,
@@ -34,6 +39,10 @@ from rewardedit.training.trainable import (
 
 SIDE = 512  # pixels a side of images that a recipe does not bring to one size
 EFFICIENCY = 0.35  # speed of training a UNet, as a share of that of a plain matrix product
+
+# Least seconds of a UNet's forward pass on CUDA, however few its rows: its kernels are launched one by one.
+# Stable Diffusion 1.5's took 26 to 43 ms with three rows of 512 pixels a side on an H200.
+LAUNCH = 0.03
 
 
 class PlanIncomplete(ValueError):
@@ -74,17 +83,23 @@ def plan(config: Any) -> list[str]:
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
 
-    def rows() -> list[str]:
+    @Lazy
+    def found() -> Rows | StreamedRows:
         data = comparison_data(config.evaluate, config.data)
-        found = read_or_stream(data) if config.candidates is None else open_rows(data)
-        n = count_rows(found)
+        return read_or_stream(data) if config.candidates is None else open_rows(data)
+
+    def rows() -> list[str]:
+        n = count_rows(found())
         said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
         return [f"rows: {said}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
     def candidates() -> list[str]:
+        calls: Counter[str] = Counter()
         for name in editors:
-            _pipeline_config(name)
-        return []
+            if "unet" in _pipeline_config(name):
+                batches = math.ceil((count_rows(found()) or 0) / config.candidates.batch_size)
+                calls[name] += batches * config.candidates.num_inference_steps
+        return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 
     def needed() -> str:
         base = editor()
@@ -94,7 +109,7 @@ def plan(config: Any) -> list[str]:
         )
 
     return plan_of(
-        rows, candidates, lambda: plan_training(editor(), config.train, len(config.variants)), needed
+        rows, candidates, lambda: plan_training(editor(), config.train, [None] * len(config.variants)), needed
     )
 
 
@@ -111,21 +126,62 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
         require_source_channels(load_blueprint(base, size).takes_source, train)
 
 
-def plan_training(editor: Blueprint, train: TrainConfig, variants: int, calls: float = 1.0) -> list[str]:
-    """Parameters and time of fine-tuning an editor; `calls` is the number of UNet calls per step, relative to
-    a step without a reward.
-    """
+@dataclass(frozen=True)
+class UnetCalls:
+    """Mean number of one kind of UNet calls in an update, on one process."""
+
+    number: float
+    rows: int  # of each call
+    gradient: bool
+
+    @property
+    def passes(self) -> float:
+        """Forward passes that take as long; the backward pass takes as long as two."""
+        return self.number * (3 if self.gradient else 1)
+
+    def __str__(self) -> str:
+        with_gradient = "with gradient" if self.gradient else "without"
+        return f"{self.number:g} {with_gradient} on {self.rows} row{'s' * (self.rows > 1)}"
+
+
+def unet_calls(train: TrainConfig, reward: RewardConfig | None, processes: int) -> list[UnetCalls]:
+    """UNet calls of an update: of the pairs, of rollouts, and of the distance to the starting model."""
+    rows, micro_batches = train.micro_batches(processes)
+    with_gradient = Counter({rows: float(micro_batches)})
+    without: Counter[int] = Counter()
+    if reward is not None and reward.weight:
+        guided = GUIDED if reward.guidance_scale else 1
+        at_once = reward.micro_batches_at_once(rows, micro_batches)
+        before = reward.mean_steps - reward.mean_grad_steps
+        with_gradient[rows * guided] += micro_batches * reward.mean_grad_steps
+        without[at_once * rows * guided] += math.ceil(micro_batches / at_once) * before
+    if reward is not None and reward.reference_weight:
+        with_gradient[rows] += micro_batches
+        without[rows] += micro_batches
+
+    found = []
+    for gradient, calls in ((True, with_gradient), (False, without)):
+        found += [UnetCalls(number, size, gradient) for size, number in calls.items() if number]
+    return found
+
+
+def plan_training(editor: Blueprint, train: TrainConfig, rewards: Sequence[RewardConfig | None]) -> list[str]:
+    """Parameters and time of fine-tuning an editor once for each reward; None is a training without one."""
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
-    micro_batch, passes = train.micro_batches(processes().num_processes)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        editor.predict(editor.unet, micro_batch)
-    steps = train.max_steps * passes * variants
-    seconds = 3 * counter.get_total_flops() * steps * calls / (EFFICIENCY * _rate(train.mixed_precision))
+        editor.predict(editor.unet, 1)
+    seconds = 0.0
+    for reward in rewards:
+        for calls in unet_calls(train, reward, processes().num_processes):
+            operations = counter.get_total_flops() * calls.rows
+            seconds += train.max_steps * calls.passes * _seconds(operations, train.mixed_precision)
+    first = ", ".join(map(str, unet_calls(train, rewards[0], processes().num_processes)))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
-        f"training time on this machine, estimated: {_duration(seconds)} for {steps} forward passes of "
-        f"{micro_batch}",
+        f"UNet calls an update: {first}",
+        f"training time on this machine, estimated: {_duration(seconds)} for {len(rewards)} × "
+        f"{train.max_steps:,} updates",
     ]
 
 
@@ -136,11 +192,19 @@ def time_line(what: str, operations: float, precision: Precision) -> str:
     )
 
 
-def plan_sampling(calls: Mapping[str, int], size: int | None) -> str:
-    """Time of calls of UNets, by model; each call has three rows: text, image and neither."""
-    operations = sum(n * GUIDED * unet_operations(name, size or SIDE) for name, n in calls.items())
+def plan_sampling(calls: Mapping[str, int], size: int | None, batch_size: int) -> str:
+    """UNet calls of sampling, by model, and their time; each edit of a batch has three rows in a call: text,
+    image and neither.
+    """
     precision: Precision = "no" if devices.default_device() == "cpu" else "fp16"
-    return f"{time_line('sampling', operations, precision)} for {sum(calls.values()):,} UNet calls"
+    seconds = 0.0
+    for name, number in calls.items():
+        operations = batch_size * GUIDED * unet_operations(name, size or SIDE)
+        seconds += number * _seconds(operations, precision)
+    return (
+        f"sampling time on this machine, estimated: {_duration(seconds)} for {sum(calls.values()):,} UNet "
+        f"calls, each of {batch_size} edits"
+    )
 
 
 def unet_operations(name: str, size: int) -> int:
@@ -149,8 +213,12 @@ def unet_operations(name: str, size: int) -> int:
         unet: Any = UNet2DConditionModel.from_config(_sub_config(UNet2DConditionModel, name, "unet"))
         latents = torch.empty(1, unet.config.in_channels, size // 8, size // 8)
         text = torch.empty(1, 77, unet.config.cross_attention_dim)
+        added = {}
+        if unet.config.addition_embed_type == "text_time":  # SDXL's; one time, and a text of the other width
+            width = unet.config.projection_class_embeddings_input_dim - unet.config.addition_time_embed_dim
+            added = {"text_embeds": torch.empty(1, width), "time_ids": torch.empty(1, 1)}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            unet(latents, torch.zeros(1), text)
+            unet(latents, torch.zeros(1), text, added_cond_kwargs=added)
     return counter.get_total_flops()
 
 
@@ -219,6 +287,13 @@ def _sub_config(kind: Any, name: str, subfolder: str) -> Any:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
 
 
+def _seconds(operations: float, precision: Precision) -> float:
+    """Seconds of a UNet's forward pass with so many operations."""
+    least = LAUNCH if devices.default_device() == "cuda" else 0.0
+    return max(operations / (EFFICIENCY * _rate(precision)), least)
+
+
+@cache
 def _rate(precision: Precision) -> float:
     """Operations per second of a matrix product on this device, in the type that training uses."""
     device = devices.default_device()

@@ -180,6 +180,18 @@ def _pairs(editor: Blueprint, unet: Any, batch: int) -> Tensor:
     )
 
 
+def _rollouts(editor: Blueprint, train: TrainConfig, reward: RewardConfig, processes: int) -> int:
+    """Bytes of a step without gradient, of all rows that take it together."""
+    size, micro_batches = train.micro_batches(processes)
+    rows = size * reward.micro_batches_at_once(size, micro_batches)
+    guided = GUIDED if reward.guidance_scale else 1
+    with torch.no_grad():
+        called = peak_memory(
+            lambda: editor.predict(editor.unet, guided * rows), autocast_type(train.mixed_precision)
+        )
+    return called.peak
+
+
 def _decoding(editor: Blueprint, reward: RewardConfig, batch: int, half: torch.dtype | None) -> Bytes:
     (
         editor.vae.enable_gradient_checkpointing
@@ -254,6 +266,8 @@ def refl_memory(
     stages["latents"] = (
         editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
+    if reward.weight:
+        stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.resident + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL

@@ -1,33 +1,22 @@
-"""Reward part of a training step: a rollout that carries a gradient, its score,
-and the loss.
-"""
+"""Settings of reward feedback, its loss, and the mapping of the score that it takes."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from diffusers import DDPMScheduler
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from rewardedit.batch import EditBatch, Scores
 from rewardedit.config import shown
-from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
-from rewardedit.diffusion.noising import noising
-from rewardedit.diffusion.rollout import RolloutConfig, Scored, rollout
+from rewardedit.diffusion.rollout import RolloutConfig, Scored
 from rewardedit.processes import print_on_main
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.base import no_gradient
-from rewardedit.training.finetune import MicroBatch
-from rewardedit.training.latents import LatentCache, TextCache
-from rewardedit.training.loop import step_generator
 
 GRADED = (0.0, 10.0)  # range for which the papers' hinge of 10 is the maximum
 STEEP = 10.0  # ratio of steepest to flattest slope above which a mapping is reported
@@ -58,7 +47,8 @@ PRESETS["adiee"] |= {"scale": "auto", "weight": 1e-3}
 PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
-REFERENCE_SEED = 1_000_003  # so that the reference distance's noise differs from the rollouts'
+# least values of settings
+LEAST = {"weight": 0, "diffusion_weight": 0, "reference_weight": 0, "rollout_batch_size": 1}
 
 
 @dataclass(frozen=True)
@@ -88,6 +78,9 @@ class RewardConfig:
     scheduler: Literal["editor", "ddpm"] = "editor"
     guidance_scale: float | None = None  # text guidance scale of rollouts; None: no classifier-free guidance
     image_guidance_scale: float = 1.0  # image guidance scale of rollouts
+    # rows that take the steps without gradient together, in whole micro-batches; None: all of a process's
+    # share of an update. Where memory runs out, half as many
+    rollout_batch_size: int | None = None
     # modules whose activations are recomputed; for the UNet see train.gradient_checkpointing
     gradient_checkpointing: tuple[Literal["vae", "scorer"], ...] = ()
 
@@ -110,9 +103,10 @@ class RewardConfig:
             raise ValueError(
                 f"num_inference_steps, stop_before_end: expected at least one step to be taken; got {given}"
             )
-        for name in ("weight", "diffusion_weight", "reference_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name}: expected at least {least}; got {value}")
         if self.weight and self.grad_steps == 0:
             raise ValueError(
                 "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"
@@ -126,12 +120,16 @@ class RewardConfig:
         assert self.stop_before_end is not None
         return self.stop_before_end[0], min(self.stop_before_end[1], steps - 1)
 
+    def micro_batches_at_once(self, size: int, micro_batches: int) -> int:
+        """Number of micro-batches of a size that take the steps without gradient together."""
+        if self.rollout_batch_size is None:
+            return micro_batches
+        return min(max(self.rollout_batch_size // size, 1), micro_batches)
+
     @property
-    def unet_calls(self) -> float:
-        """Mean UNet calls of a training step, relative to a step without rollouts."""
-        steps = self.mean_steps
-        grad = steps if self.grad_steps is None else self.grad_steps
-        return 1 + grad + (steps - grad) / 3  # the forward pass alone is a third of a step
+    def mean_grad_steps(self) -> float:
+        """Mean number of steps of a rollout that carry a gradient."""
+        return self.mean_steps if self.grad_steps is None else min(self.grad_steps, self.mean_steps)
 
     @property
     def mean_steps(self) -> float:
@@ -243,139 +241,3 @@ def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequ
             f"whose least s is {least:.3g}, and would train nothing; "
             "take reward.scale=standard or range, or a higher reward.hinge"
         )
-
-
-def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) -> Any:
-    """Scheduler of the rollouts, tested on a rollout of 2 × 2 latents.
-
-    Raises:
-        ValueError: if no gradient passes through it, or it does not provide the output to be scored.
-    """
-    if config.scheduler == "ddpm":
-        # Latents have no bounds for clipping, even if the editor's file does not say so.
-        scheduler = DDPMScheduler.from_config(scheduler.config, clip_sample=False)
-    if not config.weight:
-        return scheduler
-    weight = torch.ones((), requires_grad=True)
-
-    def denoiser(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
-        return (sample[:, :1] * weight,)
-
-    assert config.num_inference_steps is not None
-    generator = torch.Generator().manual_seed(0)
-    cond = Conditioning(torch.zeros(1, 1, 1), torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 1))
-    try:
-        rollout(
-            family, denoiser, scheduler, torch.ones(1, 1, 2, 2), cond, config.rollout(generator), [generator]
-        )
-    except ValueError as error:
-        raise ValueError(f"reward.scheduler: {error}; or take reward.scheduler=ddpm") from error
-    return scheduler
-
-
-@dataclass
-class RolloutPrompts:
-    """Inputs of rollouts on a training set: its sources,
-    and its instructions as prompts of the editor.
-    """
-
-    cache: LatentCache
-    texts: TextCache
-    images: np.ndarray  # (n, 3, s, s) uint8, the sources
-    captions: dict[str, list[str]]  # source_caption, target_caption, if any row has one
-
-    def batch(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> EditBatch:
-        """Batch of the rows with their edits, for a scorer."""
-        index = rows.tolist()
-        source = torch.from_numpy(self.images[rows.numpy()]).to(edited.device).float() / 255
-
-        def take(texts: Sequence[str]) -> list[str]:
-            return [texts[i] for i in index]
-
-        captions = {name: take(texts) for name, texts in self.captions.items()}
-        return EditBatch(source, take(self.cache.instructions), edited, **captions)
-
-    def conditioning(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditioning:
-        """Embeddings of the prompts and of the empty text, and latents of the sources."""
-        embeds, _, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
-        source = self.cache.latents(rows)[1]
-        null = torch.from_numpy(self.texts.embeds[[self.texts.empty]]).float()
-        return Conditioning(embeds.to(device), source.to(device), null.to(device))
-
-
-def slot_noise(
-    shape: tuple[int, int, int], batch_positions: Int[Tensor, " b"], step: int, seed: int
-) -> tuple[Float[Tensor, "b c h w"], list[torch.Generator]]:
-    """Independent noise for each slot of the whole update's batch, and the generators that made it.
-
-    A row therefore has the same noise however the batch is divided over processes and micro-batches.
-    """
-    generators = [step_generator(seed + int(slot), step) for slot in batch_positions]
-    return torch.stack([torch.randn(shape, generator=g) for g in generators]), generators
-
-
-class RewardRollouts:
-    """Edits of training rows that carry a gradient to the editor's weights, and their scores."""
-
-    def __init__(
-        self, config: RewardConfig, scorer: Scorer, prompts: RolloutPrompts, seed: int, pipe: Any
-    ) -> None:
-        """
-        Args:
-            seed: seed of the rollouts' lengths and noise.
-            pipe: the editor's pipeline; gradient checkpointing of its VAE is enabled if configured.
-        """
-        self.config = config
-        self.scorer = scorer
-        self.prompts = prompts
-        self.seed = seed
-        self.pipe = pipe
-        self.family = family_of(pipe)
-        self.scheduler = rollout_scheduler(config, self.family, pipe.scheduler)
-        if "vae" in config.gradient_checkpointing:
-            pipe.vae.enable_gradient_checkpointing()
-
-    def edit(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, "b 3 h w"]:
-        """Decoded edits of these rows; only the last `grad_steps` steps carry a gradient."""
-        device = self.pipe.device
-        config = self.config.rollout(step_generator(self.seed + 1, step))
-        noise, generators = slot_noise(self.prompts.cache.shape, micro.batch_positions, step, self.seed + 2)
-        cond = self.prompts.conditioning(micro.rows, device)
-        latents = rollout(self.family, unet, self.scheduler, noise.to(device), cond, config, generators)
-        return self.family.decode(self.pipe.vae, latents)
-
-    def score(self, micro: MicroBatch, edited: Float[Tensor, "b 3 h w"]) -> Scores:
-        """Scores of these rows' edits, with gradient."""
-
-        def scores(images: Tensor) -> Scores:
-            return self.scorer(self.prompts.batch(micro.rows, images))
-
-        return (
-            checkpoint(scores, edited, use_reentrant=False)
-            if "scorer" in self.config.gradient_checkpointing
-            else scores(edited)
-        )
-
-    def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
-        """Mean squared distance between the predictions of the editor and of the starting model (the adapter
-        disabled) for noised rows.
-        """
-        device = self.pipe.device
-        scheduler = noising(self.pipe.scheduler)
-        edited = self.prompts.cache.latents(micro.rows)[0].to(device)
-        cond = self.prompts.conditioning(micro.rows, device)
-        noise, generators = slot_noise(
-            self.prompts.cache.shape, micro.batch_positions, step, self.seed + REFERENCE_SEED
-        )
-        most = scheduler.config.num_train_timesteps
-        times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
-        x_t = scheduler.add_noise(edited, noise.to(device), times)
-
-        bare = self.family.denoiser(self.pipe)
-        bare.disable_adapters()
-        try:
-            with torch.no_grad():
-                target = self.family.predict(bare, x_t, times, cond)
-        finally:
-            bare.enable_adapters()
-        return F.mse_loss(self.family.predict(unet, x_t, times, cond).float(), target.float())

@@ -22,7 +22,12 @@ from peft import LoraConfig
 from rewardedit import EditBatch, load_scorer, mask_guidance
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.diffusion.rollout import RolloutConfig, rollout
+from rewardedit.diffusion.rollout import (
+    RolloutConfig,
+    rollout,
+    steps_with_gradient,
+    steps_without_gradient,
+)
 from rewardedit.diffusion.schedulers import require_differentiable
 from rewardedit.images import clamp_straight_through
 from tests.models import tiny_pipeline
@@ -161,6 +166,59 @@ def test_every_scheduler_that_is_named_passes_a_gradient_on(pipe, given, schedul
     gradient = torch.autograd.grad(latents.square().mean(), pipe.unet.conv_out.weight)[0]
     assert gradient.isfinite().all()
     assert gradient.abs().sum() > 0
+
+
+@pytest.mark.parametrize("guidance", [None, 2.0])
+def test_rows_that_start_together_go_on_as_they_would_alone(pipe, given, scheduler, guidance):
+    """Multistep schedulers keep earlier predictions, and some draw noise."""
+    unet = pipe.unet.requires_grad_(True)
+    mask = torch.ones(2, 1, 16, 16) if guidance else None
+    cond = Conditioning(given[1].embeds, given[1].source, given[1].null_embeds, mask)
+    how = RolloutConfig(5, grad_steps=2, guidance_scale=guidance)
+    watch = Watch(unet)
+    start = steps_without_gradient(FAMILY, watch, scheduler, noise(), cond, how, generators())
+    together = watch.calls
+    assert watch.with_gradient == 0
+    assert not start.latents.requires_grad
+
+    for row in range(2):
+        rows = slice(row, row + 1)
+        watch = Watch(unet)
+        latents = steps_with_gradient(FAMILY, watch, start.take(rows))
+        assert watch.calls == watch.with_gradient == 2
+        again = Watch(unet)
+        alone = rollout(FAMILY, again, scheduler, noise()[rows], cond.take(rows), how, generators()[rows])
+        assert again.calls == together + 2
+        torch.testing.assert_close(latents, alone, rtol=1e-4, atol=1e-4)
+        gradients = [
+            torch.autograd.grad(found.square().mean(), unet.conv_out.weight)[0] for found in (latents, alone)
+        ]
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_steps_with_gradient_can_be_taken_twice_from_one_state(pipe, given):
+    how = RolloutConfig(4, grad_steps=2)
+    start = steps_without_gradient(FAMILY, pipe.unet, DPMSolverMultistepScheduler(), noise(), given[1], how)
+    once, twice = (steps_with_gradient(FAMILY, pipe.unet, start) for _ in range(2))
+    assert torch.equal(once, twice)
+
+
+class Keeper(DDIMScheduler):
+    def step(self, *args, **options):
+        self.tree = object()
+        return super().step(*args, **options)
+
+
+def test_a_state_that_cannot_be_divided_is_refused(pipe, given):
+    how = RolloutConfig(3)
+    start = steps_without_gradient(FAMILY, pipe.unet, Keeper(), noise(), given[1], how)
+    with pytest.raises(ValueError, match=r"Keeper: keeps tree \(object\) between steps, .* use DDIM, DDPM"):
+        start.take(slice(0, 1))
+    assert steps_with_gradient(FAMILY, pipe.unet, start).shape == noise().shape, "as a whole it goes on"
+    own = torch.Generator().manual_seed(0)
+    start = steps_without_gradient(FAMILY, pipe.unet, pipe.scheduler, noise(), given[1], how, own)
+    with pytest.raises(ValueError, match="generator: expected one for each row"):
+        start.take(slice(0, 1))
 
 
 @pytest.mark.parametrize(("grad_steps", "steps"), [(None, 3), (2, 4)])

@@ -27,7 +27,8 @@ from rewardedit.trainers.reward_conditioned import RelabelConfig
 from rewardedit.training import reward as reward_of_training
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_prompts
-from rewardedit.training.reward import RewardConfig, require_effect, reward_loss, rollout_scheduler
+from rewardedit.training.reward import RewardConfig, require_effect, reward_loss
+from rewardedit.training.rollouts import rollout_scheduler
 from tests.forks import launch, run_here
 
 DATA = DataConfig("shapes", limit=16, size=32)

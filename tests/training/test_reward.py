@@ -38,7 +38,7 @@ def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_e
         loss="linear",
         scheduler="ddpm",
     )
-    for name, micro_batch in (("whole", 2), ("parts", 1)):
+    for name, micro_batch, together in (("whole", 2, None), ("parts", 1, None), ("alone", 1, 1)):
         settings = TrainConfig(
             max_steps=1,
             batch_size=2,
@@ -48,12 +48,14 @@ def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_e
             tracker="none",
             ema=None,
         )
+        own = replace(reward, rollout_batch_size=together)
         train(
-            Config("x", DataConfig("shapes", limit=4, size=32), reward, tiny_editor, settings, look),
+            Config("x", DataConfig("shapes", limit=4, size=32), own, tiny_editor, settings, look),
             tmp_path / name,
         )
-    whole, parts = (read_log(tmp_path / name)[0]["loss"] for name in ("whole", "parts"))
+    whole, parts, alone = (read_log(tmp_path / name)[0]["loss"] for name in ("whole", "parts", "alone"))
     assert parts == pytest.approx(whole, rel=1e-5)
+    assert alone == pytest.approx(whole, rel=1e-5)
 
 
 def slopes(mapping: RewardScale | None, bounds: tuple[float, float]) -> torch.Tensor:

@@ -25,6 +25,11 @@ class Conditioning:
     # at the latents' size: 1 where the text guidance applies (BPM Eq. 4)
     mask: Float[Tensor, "b 1 h w"] | None = None
 
+    def take(self, rows: slice) -> "Conditioning":
+        """The conditioning of some of the edits."""
+        mask = None if self.mask is None else self.mask[rows]
+        return Conditioning(self.embeds[rows], self.source[rows], self.null_embeds, mask)
+
 
 class EditFamily:
     """An architecture of editors: how it is loaded, conditioned, guided and trained. It holds no weights.

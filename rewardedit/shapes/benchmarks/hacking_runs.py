@@ -31,8 +31,9 @@ from rewardedit.shapes.world import ShapesBatch, join
 from rewardedit.stages import stage as stage_module
 from rewardedit.trainers import refl
 from rewardedit.training.latents import cache_sources, make_cache
-from rewardedit.training.reward import RewardConfig, RolloutPrompts
+from rewardedit.training.reward import RewardConfig
 from rewardedit.training.reward_scale import fit_reward_scale
+from rewardedit.training.rollouts import RolloutPrompts
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 BASE = "shapes/editor"
