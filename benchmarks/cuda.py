@@ -2,8 +2,10 @@
 
 Needs no virtual environment, installed rewardedit, git or network: parts run in a copy of the checkout that
 Python imports from. Each part is a separate process with a share of nine minutes, after which it and its
-children are killed; after a failure the next part runs.
-Writes cuda-DEVICE.json and cuda-DEVICE.html to OUT, again after every part.
+children are killed; after a failure the next part runs. The parts that would be missed most come first, and
+what a part leaves of its share goes to those after it. Each has compile caches of its own, empty at its
+start. Writes cuda-DEVICE.json and cuda-DEVICE.html to OUT, again after every part. Without git,
+REWARDEDIT_COMMIT names the commit in them.
 
 On a machine without CUDA: python benchmarks/cuda.py --tiny,
 runs the same parts with narrow models on the CPU.
@@ -46,32 +48,37 @@ class Part:
 
 
 def _work(name: str, weight: float) -> Part:
-    command = ("benchmarks/cuda_parts.py", name)
+    command = ("-m", "cuda_parts", name)
     return Part(name, weight, command, (*command, "--tiny"))
 
 
-# pyproject's own options need a type checker, which a GPU machine may lack.
+# pyproject's own options need a type checker, which a GPU machine may lack. Each test is named as it
+# ends, for a part that is cut off, and those that train come last.
 PYTEST = (
     "-m",
     "pytest",
-    "tests/test_gpu.py",  # by name: other tests import packages that a GPU machine may lack
-    "tests/diffusion/test_attention.py",
+    "tests/diffusion/test_attention.py",  # by name: other tests import packages that a GPU machine may lack
+    "tests/test_gpu.py",
     "-o",
     "addopts=--strict-markers",
     "-p",
     "no:cacheprovider",
     "-m",
     "gpu and not slow",
-    "-q",
+    "-v",
+    "--durations=0",
 )
 
-# If all parts are chosen, the weights are their seconds.
+# In the order of what a cut would cost; if all parts are chosen, the weights are their seconds.
 PARTS = (
-    Part("tests", 110, PYTEST, (*PYTEST, "--collect-only"), needs="pytest"),
-    _work("quickstart", 120),
-    _work("trainers", 190),
-    _work("attention", 40),
-    _work("benchmarks", 80),
+    _work("refl", 130),
+    Part("tests", 75, PYTEST, (*PYTEST, "--collect-only", "-q"), needs="pytest"),
+    _work("graphs", 100),
+    _work("prefix", 45),
+    _work("trainers", 70),
+    _work("benchmarks", 35),
+    _work("attention", 25),
+    _work("quickstart", 60),
 )
 
 
@@ -90,7 +97,7 @@ def choose(names: str) -> list[Part]:
 
 
 def shares(parts: Sequence[Part], total: float = TOTAL) -> dict[str, float]:
-    """Seconds of each part; their sum is `total`."""
+    """Seconds of each part if all take theirs; their sum is `total`."""
     weight = sum(part.weight for part in parts)
     return {part.name: total * part.weight / weight for part in parts}
 
@@ -105,7 +112,7 @@ def lay_out(tree: Path, root: Path = ROOT) -> None:
         shutil.copytree(root / name, tree / name, ignore=ignore)
     # rewardedit comes first, then the packages that are mapped into it from other folders.
     for package, folder in sorted(project["tool"]["setuptools"]["package-dir"].items()):
-        shutil.copytree(root / folder, tree / package.replace(".", "/"), ignore=ignore)
+        shutil.copytree(root / folder, tree / package.replace(".", "/"), ignore=ignore, dirs_exist_ok=True)
     for path in root.iterdir():
         if path.is_file() and path.suffix in (".toml", ".md", ".txt"):
             shutil.copy(path, tree)
@@ -116,14 +123,16 @@ def lay_out(tree: Path, root: Path = ROOT) -> None:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def environment_of(tree: Path) -> dict[str, str]:
-    """Environment variables of a part: the copy comes first on Python's import path,
-    and downloads are disabled.
+def environment_of(tree: Path, name: str = "") -> dict[str, str]:
+    """Environment variables of a part: the copy comes first on Python's import path, downloads are
+    disabled, and what the part compiles is kept in a folder of its own.
     """
     inherited = os.environ.get("PYTHONPATH")
-    paths = [str(tree), *([inherited] if inherited else [])]
+    paths = [str(tree), str(tree / "benchmarks"), *([inherited] if inherited else [])]
     offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **offline, "PYTHONPATH": os.pathsep.join(paths)}
+    cache = tree / "caches" / name
+    caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
+    return {**os.environ, **offline, **caches, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict[str, Any]:
@@ -139,7 +148,7 @@ def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict
     # A file and not a pipe: a child that outlives its parent would hold a pipe open.
     output = tree / f"{part.name}.log"
     figures = tree / f"{part.name}.figures.json"
-    environment = {**environment_of(tree), "FIGURES": str(figures)}
+    environment = {**environment_of(tree, part.name), "FIGURES": str(figures)}
     began = time.monotonic()
     with output.open("w") as file:
         process = subprocess.Popen(
@@ -183,12 +192,16 @@ def run_parts(
     total: float = TOTAL,
     tiny: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Runs the parts one after another, even after failures, and saves all results after every part."""
+    """Runs the parts one after another, even after failures, and saves all results after every part.
+    Each has its share of the seconds that the parts before it have left.
+    """
     results: dict[str, dict[str, Any]] = {}
-    for name, seconds in shares(parts, total).items():
-        part = next(part for part in parts if part.name == name)
+    for number, part in enumerate(parts):
+        name = part.name
+        seconds = shares(parts[number:], total)[name]
         print(f"{name}: at most {seconds:.0f} s", flush=True)
         results[name] = run_part(part, seconds, tree, tiny)
+        total -= min(results[name]["seconds"], seconds)
         print(f"{name}: {results[name]['status']} after {results[name]['seconds']:g} s", flush=True)
         save(results)
     return results
@@ -260,14 +273,18 @@ def main(words: Sequence[str] | None = None) -> int:
         lay_out(tree)
         sys.path.insert(0, str(tree))
         from rewardedit import devices
-        from rewardedit.training.environment import commit, environment
+        from rewardedit.training.environment import COMMIT, commit, environment
 
         if devices.default_device() != "cuda" and not args.tiny:
             print(
                 "there is no CUDA device here; --tiny runs the parts at tiny size on the CPU", file=sys.stderr
             )
             return 2
-        made_on = {**environment(), "commit": commit(ROOT)}
+        made_from, source = commit(ROOT)
+        if made_from is not None:
+            os.environ[COMMIT] = made_from  # for the parts, whose copy has no git
+        print(f"commit: {made_from} (from {source})" if made_from else f"commit: unknown; set {COMMIT}")
+        made_on = {**environment(), "commit": made_from, "commit_from": source}
         results = run_parts(parts, tree, lambda found: write(out, made_on, found), tiny=args.tiny)
         print(f"results: {write(out, made_on, results)}")
     failed = failures(results)

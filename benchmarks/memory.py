@@ -117,6 +117,23 @@ LLAVA_VISION = {
     "image_size": 336,
     "patch_size": 14,
 }
+NARROW_TEXT = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+}
+NARROW_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "image_size": 32,
+    "patch_size": 8,
+}
 LLAVA_GRIDS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 LLAVA_CHAT = (
     "{% for turn in messages %}user{% for part in turn['content'] %}"
@@ -164,33 +181,41 @@ def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
     return VlmJudge(Vlm(model.eval().requires_grad_(False), processor), checkpoint)
 
 
-def llava() -> Vlm:
-    """LLaVA-NeXT-8B in bf16, with a tokenizer that has a token for each word of the questions."""
+def llava(device: str = "meta", narrow: bool = False) -> Vlm:
+    """LLaVA-NeXT-8B with random weights, in bf16 except on a CPU, and a tokenizer that has a token for
+    each word of the questions; `narrow` makes its layers thinner and its tiles smaller.
+    """
     asked = [question(number, "", "pair") for number in range(len(QUESTIONS))]
     tokenizer = tokenizer_of(asked, ["<image>"])
     tokenizer.chat_template = LLAVA_CHAT
+    vision, text = (NARROW_VISION, NARROW_TEXT) if narrow else (LLAVA_VISION, LLAVA_TEXT)
+    side, patch = vision["image_size"], vision["patch_size"]
+    grids = [[side * size // 336 for size in grid] for grid in LLAVA_GRIDS]
     config = LlavaNextConfig(
-        vision_config=CLIPVisionConfig(**LLAVA_VISION),
-        text_config=LlamaConfig(**LLAVA_TEXT),
+        vision_config=CLIPVisionConfig(**vision),
+        text_config=LlamaConfig(**text),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        image_grid_pinpoints=LLAVA_GRIDS,
+        image_grid_pinpoints=grids,
     )
-    side = LLAVA_VISION["image_size"]
     images = LlavaNextImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
-        image_grid_pinpoints=LLAVA_GRIDS,
+        image_grid_pinpoints=grids,
     )
     processor = LlavaNextProcessor(
         images,
         tokenizer,
-        patch_size=LLAVA_VISION["patch_size"],
+        patch_size=patch,
         vision_feature_select_strategy="default",
         chat_template=LLAVA_CHAT,
         num_additional_image_tokens=1,
     )
-    with torch.device("meta"):
-        model = LlavaNextForConditionalGeneration(config).to(torch.bfloat16)
+    torch.set_default_dtype(torch.float32 if device == "cpu" else torch.bfloat16)
+    try:
+        with torch.device(device):
+            model = LlavaNextForConditionalGeneration(config)
+    finally:
+        torch.set_default_dtype(torch.float32)
     return Vlm(model.requires_grad_(False), processor)
 
 

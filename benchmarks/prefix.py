@@ -127,25 +127,32 @@ def seconds(call: Callable[[], Any], device: str, rounds: int) -> float:
 
 
 def memory(size: str, device: str, way: str, n: int | None) -> float:
-    """Peak GiB of a call, besides the model and its inputs: of the device's memory, or of a separate, fresh
+    """Peak GiB of a call, besides the model and its inputs: of the device's memory, or on a CPU of a fresh
     process.
     """
+    if device == "cuda":
+        return peak_of_device(make_call(size, device, way, n))
     with multiprocessing.get_context("spawn").Pool(1) as alone:
-        return alone.apply(peak, (size, device, way, n, TOKENS[size]))
+        return alone.apply(peak, (size, way, n, TOKENS[size]))
 
 
-def peak(size: str, device: str, way: str, n: int | None, tokens: tuple[int, int]) -> float:
-    """Peak GiB of a call in this process; see `memory`."""
+def peak_of_device(call: Callable[[], Any]) -> float:
+    """Peak GiB of the device's memory that a call needs beyond what is held before it."""
+    call()  # loads the kernels, which do not count
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return (torch.cuda.max_memory_allocated() - held) / 2**30
+
+
+def peak(size: str, way: str, n: int | None, tokens: tuple[int, int]) -> float:
+    """Peak GiB of a call in this process on a CPU; see `memory`."""
     torch.set_num_threads(1)  # buffers of further threads would count, too
     TOKENS[size] = (2, 2)
-    make_call(size, device, way, n)()  # loads the kernels, which do not count
+    make_call(size, "cpu", way, n)()  # loads the kernels, which do not count
     TOKENS[size] = tokens
-    call = make_call(size, device, way, n)
-    if device == "cuda":
-        held = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        return (torch.cuda.max_memory_allocated() - held) / 2**30
+    call = make_call(size, "cpu", way, n)
     held = peak_kib()
     call()
     return (peak_kib() - held) / 2**20

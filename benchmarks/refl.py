@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from command_line import read_command_line
-from sd15 import make_clip, make_pipeline
+from sd15 import make_pipeline, make_vifi_clip
 from torch import Tensor
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
@@ -25,9 +25,7 @@ from rewardedit.cli import quiet
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.rollout import RolloutConfig, steps_with_gradient, steps_without_gradient
-from rewardedit.images import Preprocess
 from rewardedit.scorers import Scorer
-from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.shapes import Shapes
 from rewardedit.training.reward import reward_loss
 
@@ -186,6 +184,7 @@ def full_size(
     narrow: bool = False,
     micro_batch: int | None = None,
     size: int = 256,
+    checkpointing: bool = True,
 ) -> Work:
     """Stable Diffusion 1.5's editor and ViFi-CLIP on CLIP B/16, with random weights, for images of `size`
     pixels a side.
@@ -194,19 +193,20 @@ def full_size(
     """
     size = 64 if narrow else size
     pipe = make_pipeline(device, narrow)
-    pipe.vae.enable_gradient_checkpointing()
+    if checkpointing:
+        pipe.vae.enable_gradient_checkpointing()
     set_attention(pipe.unet.train(), "auto", torch.bfloat16, side=size // 8)
     if narrow:
         scorer = load_scorer("vifi_clip", checkpoint="shapes/vifi-clip")
     else:
-        clip = make_clip(pipe.tokenizer)
-        preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic")
-        scorer = ViFiClip(clip, pipe.tokenizer, preprocess, make_temporal(clip)).requires_grad_(False)
+        scorer = make_vifi_clip(pipe.tokenizer)
     samples = Shapes("train").batch(0, batch)
     grow = torch.nn.Upsample((size, size))
-    pairs = [grow(x).to(device) for x in (samples.source, samples.target)]
-    scorer = scorer.to(device)
-    return Work(pipe, scorer, *pairs, samples.instruction, steps, checkpointing=True, micro_batch=micro_batch)
+    source, target = (grow(x).to(device) for x in (samples.source, samples.target))
+    instructions = samples.instruction
+    return Work(
+        pipe, scorer.to(device), source, target, instructions, steps, checkpointing, micro_batch=micro_batch
+    )
 
 
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
@@ -236,7 +236,9 @@ def measure_time(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, A
 
 
 def measure_memory(make: Callable[[], Work], way: str) -> float:
-    """Peak GiB of a separate run, in a fresh process."""
+    """Peak GiB of a separate run: of the device's memory, or on a CPU of a fresh process."""
+    if devices.default_device() == "cuda":
+        return peak(make, way)
     with multiprocessing.get_context("spawn").Pool(1) as alone:
         return alone.apply(peak, (make, way))
 
@@ -245,6 +247,9 @@ def peak(make: Callable[[], Work], way: str) -> float:
     """Peak GiB of two steps, including models: of the device's memory,
     or of the process on a CPU.
     """
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     work = make()
     for _ in range(2):
         WAYS[way](work, Clock(work.pipe.device))

@@ -20,7 +20,9 @@ from transformers import (
     CLIPTokenizer,
 )
 
+from rewardedit.images import Preprocess
 from rewardedit.models import pretrained, resolve_model
+from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 
 NOISE = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
 
@@ -42,6 +44,22 @@ def make_unet(narrow: bool = False) -> UNet2DConditionModel:
         cross_attention_dim=32 if narrow else 768,
         attention_head_dim=8,
         norm_num_groups=16 if narrow else 32,
+    )
+
+
+def make_shallow_unet() -> UNet2DConditionModel:
+    """A UNet of an editor whose attention blocks all have one shape."""
+    return UNet2DConditionModel(
+        sample_size=8,
+        in_channels=8,
+        out_channels=4,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        cross_attention_dim=32,
+        attention_head_dim=2,
+        norm_num_groups=4,
     )
 
 
@@ -105,3 +123,10 @@ def save_clip(folder: Path) -> Path:
     tokenizer.save_pretrained(folder)
     CLIPImageProcessorPil().save_pretrained(folder)
     return folder
+
+
+def make_vifi_clip(tokenizer: CLIPTokenizer) -> ViFiClip:
+    """ViFi-CLIP on CLIP ViT-B/16 with random weights."""
+    clip = make_clip(tokenizer)
+    preprocess = Preprocess(224, (0.5,) * 3, (0.25,) * 3, "stretch", "bicubic")
+    return ViFiClip(clip, tokenizer, preprocess, make_temporal(clip)).eval().requires_grad_(False)

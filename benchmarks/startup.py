@@ -110,7 +110,7 @@ def main() -> None:
     if args.before is not None:
         python = args.before.resolve() / ".venv" / "bin" / "python"
         figures["cpu_seconds"]["before"] = measure(python, args.before)
-        figures["before"] = commit(args.before)
+        figures["before"], _ = commit(args.before)
     torch.set_num_threads(1)
     words = ["--before", "FOLDER"] if args.before else []
     CommandLine(Path(__file__), words, args.write).keep("startup", figures)

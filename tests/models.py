@@ -155,21 +155,27 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
     )
 
 
-def save_dino(folder: str) -> None:
-    """Saves a random DINOv2 that, like the published ones, cuts the middle out of a larger image."""
-    torch.manual_seed(0)
+def save_dino(folder: str, seed: int = 0) -> None:
+    """Saves a random DINOv2 that, like the published ones, cuts the middle out of a larger image.
+
+    The weights are small and many, so that the class token changes smoothly with the pixels: all of 100 draws
+    keep the contract of scorers, and in 99 every row does; of 30 draws with half the width and weights three
+    times as large, one broke it. Torch's own generator is not moved.
+    """
     config = Dinov2Config(
-        hidden_size=32,
+        hidden_size=64,
         num_hidden_layers=2,
         num_attention_heads=2,
         image_size=64,
         patch_size=8,
-        initializer_range=0.3,
+        initializer_range=0.1,
     )
-    Dinov2Model(config).save_pretrained(folder)
-    BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64}).save_pretrained(
-        folder
-    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = Dinov2Model(config)
+    model.save_pretrained(folder)
+    processor = BitImageProcessorPil(size={"shortest_edge": 72}, crop_size={"height": 64, "width": 64})
+    processor.save_pretrained(folder)
 
 
 CHAT = (

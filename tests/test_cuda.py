@@ -13,13 +13,20 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cuda  # noqa: E402
-import cuda_parts  # noqa: E402
 from cuda import Part  # noqa: E402
+from cuda_parts import __main__ as cuda_parts  # noqa: E402
+from cuda_parts import graphs, trainings  # noqa: E402
+from cuda_parts.figures import Figures  # noqa: E402
+
+from rewardedit.cli import load_recipe  # noqa: E402
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def script(name: str, code: str, weight: float = 1.0) -> Part:
@@ -36,13 +43,31 @@ def alive(pid: int) -> bool:
 
 def test_shares_add_up_to_nine_minutes_and_belong_to_the_parts_chosen():
     assert sum(cuda.shares(cuda.PARTS).values()) == pytest.approx(540)
-    assert cuda.shares(cuda.PARTS)["quickstart"] == 120
+    assert cuda.shares(cuda.PARTS)["refl"] == 130
     assert cuda.shares(cuda.choose("attention")) == {"attention": 540}
     assert [part.name for part in cuda.choose("attention, tests")] == ["tests", "attention"]
-    with pytest.raises(
-        ValueError, match="expected some of tests, quickstart, trainers, attention, benchmarks; got test"
-    ):
+    names = [part.name for part in cuda.PARTS]
+    assert names[0] == "refl"
+    assert set(names) == {"tests", *cuda_parts.PARTS}
+    with pytest.raises(ValueError, match=f"expected some of {', '.join(names)}; got test"):
         cuda.choose("test")
+
+
+def test_what_a_part_leaves_of_its_share_goes_to_the_next(tmp_path):
+    parts = [script("quick", ""), script("next", "", weight=2.0), script("last", "")]
+    results = cuda.run_parts(parts, tmp_path, len, total=400)
+    assert results["quick"]["share"] == 100
+    assert results["next"]["share"] == pytest.approx((400 - results["quick"]["seconds"]) * 2 / 3)
+    assert results["last"]["share"] > 180
+
+
+def test_each_part_compiles_into_a_folder_of_its_own(tmp_path):
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    code = f"import os; print(*(os.environ[name] for name in {names}), sep='\\n')"
+    found = cuda.run_parts([script("a", code), script("b", code)], tmp_path, len, total=60)
+    folders = [line for part in found.values() for line in part["tail"].split()]
+    assert len(set(folders)) == 4
+    assert all(Path(folder).is_relative_to(tmp_path) for folder in folders)
 
 
 def test_it_goes_on_after_a_failure_and_writes_down_what_there_is(tmp_path):
@@ -107,6 +132,7 @@ def test_it_works_from_a_checkout_without_git_and_installation(tmp_path):
     environment = {
         **os.environ,
         "PATH": "",
+        "REWARDEDIT_COMMIT": COMMIT,
         "PYTHONPATH": os.pathsep.join(folders),
         "CUDA_VISIBLE_DEVICES": "",
     }
@@ -122,7 +148,9 @@ def test_it_works_from_a_checkout_without_git_and_installation(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((out / "cuda-cpu.json").read_text())
-    assert record["commit"] is None
+    assert record["commit"] == COMMIT
+    assert record["commit_from"] == "REWARDEDIT_COMMIT"
+    assert f"commit: {COMMIT} (from REWARDEDIT_COMMIT)" in done.stdout
     assert record["packages"]["rewardedit"] == "0.1.0"
     part = record["parts"]["attention"]
     assert part["status"] == "ok"
@@ -139,37 +167,146 @@ def test_without_a_gpu_it_says_what_to_do(capsys, monkeypatch):
     assert cuda.main(["--parts", "attentoin"]) == 2
 
 
-def test_the_trainers_part_runs_a_recipe_and_goes_on_after_one_that_fails(tmp_path, monkeypatch):
-    runs = cuda_parts.trainer_runs
+def figures_of(part: str, path: Path) -> dict:
+    """Figures that a part keeps at tiny size, none of which failed."""
+    figures = Figures(path)
+    cuda_parts.run(part, figures, tiny=True)
+    assert not figures.failed
+    return json.loads(path.read_text())
 
-    def with_a_mistake(*args):
-        found = runs(*args)
-        return {
-            "reward_conditioned, broken": (
-                "magicbrush-reward-conditioned",
-                ["base=nowhere", "candidates=null"],
-            ),
-            **found,
-        }
 
-    monkeypatch.setattr(cuda_parts, "trainer_runs", with_a_mistake)
-    figures = cuda_parts.Figures(tmp_path / "figures.json")
-    cuda_parts.trainers(figures, tiny=True, only=("reward_conditioned, broken", "reward_conditioned, LoRA"))
+def test_refl_is_measured_beside_the_papers_loop_and_writes_no_checkpoint(tmp_path, monkeypatch):
+    written = []
+
+    def look(_, runs):
+        base = Path(runs["refl, 64 px"][1][0].removeprefix("base="))
+        written.extend(path.name for path in (base.parent / "first").rglob("*"))
+
+    monkeypatch.setattr(trainings, "STEPS", 2)
+    monkeypatch.setattr(trainings, "compare_memory", look)  # the test of the trainers compares
+    kept = figures_of("refl", tmp_path / "figures.json")
+    ours, papers = kept["refl, 64 px"], kept["papers' loop"]
+    assert ours["rows_per_second"] == pytest.approx(2 / ours["seconds_per_update"])
+    assert kept["refl over papers' loop"] == {
+        "speed": papers["seconds_per_update"] / ours["seconds_per_update"]
+    }
+    assert "config.yaml" in written
+    assert {"checkpoints", "pipeline", "lora"}.isdisjoint(written)
+
+
+def test_candidates_that_share_a_prefix_score_as_whole_passes_do(tmp_path):
+    kept = figures_of("prefix", tmp_path / "figures.json")
+    for name in ("2 candidates", "gradient"):
+        assert kept[f"{name}, seconds"]["difference"] < 1e-3
+        assert kept[f"{name}, seconds"]["speed"] > 0
+    assert kept["gradient, GiB"] == {"skipped": "memory is measured on CUDA"}
+
+
+def test_graphs_are_measured_where_they_can_be_and_the_rest_says_why_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(graphs, "BACKEND", "eager")
+    kept = figures_of("graphs", tmp_path / "figures.json")
+    assert kept["sampling, eager, batch 1"]["difference"] == 0
+    assert kept["sampling, regional, batch 1"]["step_with_mask_ms"] > 0
+    assert kept["rollout, regional, batch 1"]["first_rollout_seconds"] > 0
+    assert kept["sampling, graph, batch 1"] == {"skipped": "CUDA graphs need a GPU"}
+    monkeypatch.setattr(graphs, "BACKEND", "inductor")
+    monkeypatch.setattr(graphs.shutil, "which", lambda name: None)
+    assert graphs.why_not("regional") == "torch.compile needs a C++ compiler"
+    with pytest.raises(ValueError, match=r"expected within 0.05 of the eager one, got 0.5"):
+        graphs.require_near(torch.full((4,), 1.5), torch.ones(4))
+
+
+class Rerun(graphs.Graphs):
+    """Runs the pass again where a GPU would replay it."""
+
+    def record(self, given):
+        inputs = [value.clone() for value in given]
+        out = self.forward(*inputs, return_dict=False)[0].clone()
+
+        class Graph:
+            def replay(_):
+                out.copy_(self.forward(*inputs, return_dict=False)[0])
+
+        return Graph(), inputs, out
+
+
+def test_a_replayed_unet_samples_as_the_eager_one(monkeypatch):
+    monkeypatch.setattr(graphs, "Graphs", Rerun)
+    pipe = graphs.make_pipeline(tiny=True)
+    width = pipe.unet.config.cross_attention_dim
+    inputs = {name: torch.randn(2, 77, width) for name in ("prompt_embeds", "negative_prompt_embeds")}
+    inputs |= {"image": torch.randn(2, 4, 8, 8), "latents": torch.randn(2, 4, 8, 8)}
+
+    def sample() -> torch.Tensor:
+        return pipe(**inputs, num_inference_steps=3, output_type="latent").images
+
+    plain = sample()
+    with graphs.running(pipe.unet, "graph"):
+        assert isinstance(pipe.unet.forward, Rerun)
+        torch.testing.assert_close(sample(), plain, rtol=0, atol=0)
+        assert len(pipe.unet.forward.recorded) == 1
+    assert "forward" not in vars(pipe.unet)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["refl", "graphs", "trainers", "benchmarks", "quickstart"])
+def test_whole_parts_run(part, tmp_path):
+    assert figures_of(part, tmp_path / "figures.json")
+
+
+@pytest.mark.slow
+def test_the_tests_part_finds_its_tests_and_those_that_train_come_last(tmp_path):
+    cuda.lay_out(tmp_path)
+    found = cuda.run_parts(cuda.choose("tests"), tmp_path, len, tiny=True)["tests"]
+    assert found["status"] == "ok", found["tail"]
+    names = re.findall(r"::(\w+)", found["tail"])
+    assert "attention" in found["tail"].splitlines()[0]
+    assert names[-1] == "test_the_small_models_are_trained_from_scratch"
+
+
+def test_a_trainer_that_fails_is_recorded_and_the_next_has_its_estimate(tmp_path, monkeypatch):
+    runs = trainings.trainer_runs
+
+    def two(*args):
+        broken = ("magicbrush-reward-conditioned", ["base=nowhere", "candidates=null"])
+        return {"broken": broken, "vifi_clip": runs(*args)["vifi_clip"]}
+
+    monkeypatch.setattr(trainings, "trainer_runs", two)
+    figures = Figures(tmp_path / "figures.json")
+    cuda_parts.run("trainers", figures, tiny=True)
     kept = json.loads((tmp_path / "figures.json").read_text())
     assert figures.failed
-    assert "error" in kept["reward_conditioned, broken"]
-    assert kept["reward_conditioned, LoRA, 64 px"]["seconds_per_step"] > 0
+    assert "error" in kept["broken"]
+    assert kept["vifi_clip"]["seconds_per_update"] > 0
+    assert 0 < kept["vifi_clip, memory"]["estimated_gib"] < 1
+
+
+def test_a_peak_is_compared_with_its_estimate(monkeypatch):
+    monkeypatch.setattr(trainings, "estimated_gib", lambda recipe, words: 6.0)
+    figures = Figures()
+    figures.add("refl, 512 px", {"peak_gib": 5.0})
+    trainings.compare_memory(figures, {"refl, 512 px": ("magicbrush-refl", [])})
+    found = {"estimated_gib": 6.0, "peak_gib": 5.0, "estimated_over_peak": 1.2}
+    assert figures.values["refl, 512 px, memory"] == found
+    papers = {"seconds_per_update": 8.0, "peak_gib": 10.0}
+    ours = {"seconds_per_update": 2.0, "peak_gib": 5.0}
+    assert trainings.against_papers(ours, papers) == {"speed": 4.0, "memory": 0.5}
 
 
 def test_every_trainer_of_full_size_is_run_at_both_sizes(tmp_path):
-    runs = cuda_parts.trainer_runs(tmp_path, "clip", tmp_path, tiny=False)
-    kinds = ("reward_conditioned, LoRA", "reward_conditioned", "refl, LoRA", "refl")
+    runs = trainings.trainer_runs(tmp_path, "clip", tiny=False)
+    kinds = ("reward_conditioned, LoRA", "reward_conditioned")
     assert set(runs) == {"vifi_clip", *(f"{kind}, {size} px" for kind in kinds for size in (256, 512))}
+    runs = trainings.refl_runs(tmp_path, "clip", tiny=False)
+    assert [*runs] == [f"{kind}, {size} px" for size in (512, 256) for kind in ("refl", "refl, LoRA")]
+    for recipe, words in runs.values():
+        _, config = load_recipe(recipe, words)
+        assert config.train.micro_batches(1) == (2, 4)
+        assert config.reward.num_inference_steps == (50,)
 
 
 def test_the_full_size_models_have_the_parameters_of_stable_diffusion():
     import sd15
-    import torch
 
     with torch.device("meta"):
         unet = sd15.make_unet()

@@ -30,85 +30,6 @@ def run(recipe: str, folder, *words: str) -> None:
     assert main(["--debug", "train", recipe, *STEPS, *words, "--out", str(folder)]) == 0
 
 
-def test_quickstart_trains_and_is_evaluated(tmp_path):
-    words = [
-        "data.limit=32",
-        "evaluate.n=14",
-        "evaluate.val_n=14",
-        "evaluate.num_inference_steps=[1]",
-        "evaluate.guidance_scale=[1.0]",
-    ]
-    run("quickstart", tmp_path / "run", *words)
-    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["oracle"]["n"] == 14
-
-
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("lora", ["null", "4"])
-def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
-    words = [
-        f"base={narrow_sd15}",
-        "evaluate=null",
-        "variants=[conditioned]",
-        "data.limit=8",
-        "train.optimizer=adamw",
-    ]
-    words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.mixed_precision={precision}"]
-    run(
-        "shapes/reward-conditioned",
-        tmp_path / "run",
-        *words,
-        "train.gradient_checkpointing=true",
-        "train.validate_every=1",
-    )
-    editor = load_editor(str(tmp_path / "run"), device=DEVICE)
-    edited = editor(Shapes("val").batch(0, 2).source, ["make it red"] * 2, range(2))
-    assert edited.isfinite().all()
-
-
-def test_reward_feedback_learning(tmp_path):
-    words = [
-        "evaluate=null",
-        "variants=[refl, draft_1]",
-        "data.limit=8",
-        "reward.num_inference_steps=[2]",
-        "reward.stop_before_end=[0,1]",
-        "monitor.n=4",
-    ]
-    run("shapes/refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
-    assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
-
-
-def test_a_resumed_run_goes_on(tmp_path):
-    words = ["data.limit=32", "evaluate=null", "train.checkpoint_every=1"]
-    run("quickstart", tmp_path / "run", *words)
-    left = {path.name: path for path in (tmp_path / "run" / "checkpoints").iterdir()}
-    assert len(left) == 2
-    assert (
-        main(["--debug", "train", "quickstart", *STEPS, *words, "--resume", "--out", str(tmp_path / "run")])
-        == 0
-    )
-
-
-def test_vifi_clip(tmp_path):
-    run("shapes/vifi-clip", tmp_path / "run", "data.limit=16", "held_out.limit=7")
-    assert load_scorer("vifi_clip", checkpoint=str(tmp_path / "run" / "scorer"))
-
-
-def test_the_small_models_are_trained_from_scratch(tmp_path):
-    few = ["train.batch_size=10", "samples=70"]
-    run("shapes/autoencoder", tmp_path / "vae", *few)
-    run("shapes/clip", tmp_path / "clip", *few)
-    run("shapes/text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
-    words = ["evaluate_n=7"]
-    words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
-    run("shapes/editor", tmp_path / "editor", *words)  # all phases
-    run("shapes/text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
-    editor = load_editor(str(tmp_path / "editor"))
-    edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])
-    assert edited.shape == (1, 3, 64, 64)
-    assert edited.isfinite().all()
-
-
 def test_edit_and_score(tmp_path, capsys):
     image = tmp_path / "cat.png"
     Image.fromarray(data.chelsea()).resize((64, 64)).save(image)
@@ -188,3 +109,85 @@ def test_auto_says_which_kernel_is_the_faster_here(training):
     print(choice)
     assert ("xformers" in choice.reason) or ("CUDA" in choice.reason)
     assert set_attention(unet, "auto", torch.float16) == choice
+
+
+# Those below train: they take longer.
+
+
+def test_quickstart_trains_and_is_evaluated(tmp_path):
+    words = [
+        "data.limit=32",
+        "evaluate.n=14",
+        "evaluate.val_n=14",
+        "evaluate.num_inference_steps=[1]",
+        "evaluate.guidance_scale=[1.0]",
+    ]
+    run("quickstart", tmp_path / "run", *words)
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["oracle"]["n"] == 14
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("lora", ["null", "4"])
+def test_reward_conditioning(precision, lora, narrow_sd15, tmp_path):
+    words = [
+        f"base={narrow_sd15}",
+        "evaluate=null",
+        "variants=[conditioned]",
+        "data.limit=8",
+        "train.optimizer=adamw",
+    ]
+    words += [f"train.lora_rank={lora}", "train.text_encoder_lr=null", f"train.mixed_precision={precision}"]
+    run(
+        "shapes/reward-conditioned",
+        tmp_path / "run",
+        *words,
+        "train.gradient_checkpointing=true",
+        "train.validate_every=1",
+    )
+    editor = load_editor(str(tmp_path / "run"), device=DEVICE)
+    edited = editor(Shapes("val").batch(0, 2).source, ["make it red"] * 2, range(2))
+    assert edited.isfinite().all()
+
+
+def test_reward_feedback_learning(tmp_path):
+    words = [
+        "evaluate=null",
+        "variants=[refl, draft_1]",
+        "data.limit=8",
+        "reward.num_inference_steps=[2]",
+        "reward.stop_before_end=[0,1]",
+        "monitor.n=4",
+    ]
+    run("shapes/refl", tmp_path / "run", *words, "train.mixed_precision=fp16", "train.validate_every=1")
+    assert load_editor(str(tmp_path / "run"), device=DEVICE).attention is not None
+
+
+def test_a_resumed_run_goes_on(tmp_path):
+    words = ["data.limit=32", "evaluate=null", "train.checkpoint_every=1"]
+    run("quickstart", tmp_path / "run", *words)
+    left = {path.name: path for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert len(left) == 2
+    assert (
+        main(["--debug", "train", "quickstart", *STEPS, *words, "--resume", "--out", str(tmp_path / "run")])
+        == 0
+    )
+
+
+def test_vifi_clip(tmp_path):
+    run("shapes/vifi-clip", tmp_path / "run", "data.limit=16", "held_out.limit=7")
+    assert load_scorer("vifi_clip", checkpoint=str(tmp_path / "run" / "scorer"))
+
+
+def test_the_small_models_are_trained_from_scratch(tmp_path):
+    few = ["train.batch_size=10", "samples=70"]
+    run("shapes/autoencoder", tmp_path / "vae", *few)
+    run("shapes/clip", tmp_path / "clip", *few)
+    run("shapes/text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
+    words = ["evaluate_n=7"]
+    words += [f"vae={tmp_path}/vae/vae", f"text_encoder={tmp_path}/text", "sources=35"]
+    run("shapes/editor", tmp_path / "editor", *words)  # all phases
+    run("shapes/text-to-image", tmp_path / "drawing", *few, f"editor={tmp_path}/editor")
+    editor = load_editor(str(tmp_path / "editor"))
+    edited = editor(torch.rand(1, 3, 64, 64), ["remove the star"], [0])
+    assert edited.shape == (1, 3, 64, 64)
+    assert edited.isfinite().all()

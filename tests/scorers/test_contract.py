@@ -15,7 +15,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
 from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
-from tests.models import small
+from tests.models import save_dino, small
 
 ROWS = 14  # two of each kind of edit
 SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", pytest.param("lower_of", marks=pytest.mark.slow)]
@@ -321,6 +321,29 @@ def test_a_weighted_sum_adds_up_and_is_invalid_where_a_part_is(samples):
     parts = scores.parts
     torch.testing.assert_close(scores.score[1:], 0.7 * parts["clip_d"][1:] + 0.3 * parts["l1"][1:])
     assert load_scorer(small("clip_d:0.7,l1:0.3")).range == pytest.approx((-0.7, 1.0))
+
+
+def test_the_random_dino_is_the_same_whatever_was_drawn_before(tmp_path):
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        save_dino(str(tmp_path))
+        assert torch.equal(torch.get_rng_state(), state)
+        weights.append(load_scorer("dino_i", checkpoint=str(tmp_path)).state_dict())
+    torch.testing.assert_close(*weights, rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 21))
+def test_dino_s_claims_hold_for_other_weights_too(seed, samples, tmp_path):
+    """Other releases of torch and transformers draw other weights from the same seed."""
+    save_dino(str(tmp_path), seed)
+    scorer = load_scorer("dino_i", checkpoint=str(tmp_path))
+    test_five_small_steps_uphill_raise_the_score(scorer, samples)
+    test_a_black_picture_is_scored_and_is_no_good("dino_i", scorer, samples)
+    test_the_untouched_source_scores_as_documented("dino_i", scorer, samples)
+    test_bf16_is_near_fp32("dino_i", scorer, samples)
 
 
 @pytest.mark.parametrize(
