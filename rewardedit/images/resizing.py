@@ -51,8 +51,8 @@ def resize(image: Images, size: tuple[int, int], mode: str = "bicubic") -> Image
     """Resizes by bicubic, bilinear or Lanczos with antialias, clamped to [0, 1]: on average within 0.3/255 of
     PIL's result, and differentiable.
 
-    Bytes, on a CPU and not by Lanczos, are resized as bytes, as PIL does: photographs are within 3/255 of
-    what floating-point gives, on average within 0.3/255.
+    Bytes, on a CPU and not by Lanczos, are resized as bytes, as PIL does and within 1 of its result: what the
+    first direction overshoots at the sharpest edges is cut off before the second.
     """
     if tuple(image.shape[-2:]) == tuple(size):
         return image
@@ -89,7 +89,12 @@ def gaussian_blur(image: Float[Tensor, "b c h w"], sigma: float) -> Float[Tensor
     weights = torch.exp(
         -0.5 * (torch.arange(-radius, radius + 1, device=image.device, dtype=image.dtype) / sigma) ** 2
     )
-    weights = (weights / weights.sum()).expand(image.shape[1], 1, -1)
-    c = image.shape[1]
-    image = F.conv2d(F.pad(image, (radius, radius, 0, 0), mode="replicate"), weights[:, :, None, :], groups=c)
-    return F.conv2d(F.pad(image, (0, 0, radius, radius), mode="replicate"), weights[:, :, :, None], groups=c)
+
+    # All images are the channels of one, since a CPU blurs 8 or 16 channels at a time.
+    planes = image.flatten(0, 1)[None]
+    c = planes.shape[1]
+    weights = (weights / weights.sum()).expand(c, 1, -1)
+    sides = F.pad(planes, (radius, radius, 0, 0), mode="replicate")
+    planes = F.conv2d(sides, weights[:, :, None, :], groups=c)
+    ends = F.pad(planes, (0, 0, radius, radius), mode="replicate")
+    return F.conv2d(ends, weights[:, :, :, None], groups=c).view(image.shape)
