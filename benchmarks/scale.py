@@ -102,8 +102,8 @@ def waiting(data: DataConfig, workers: int) -> dict[str, float]:
     began = asked = time.monotonic()
     for part in read_batches(rows, SIDE, data.resize, BATCH, fields=(), workers=workers):
         waited += time.monotonic() - asked
-        assert part.batch is not None
-        score_batch(part.batch, scorer)
+        assert part.pixels is not None
+        score_batch(part.pixels, scorer)
         asked = time.monotonic()
     whole = asked - began
     return {"waiting": waited / whole, "rows_per_s": len(rows) / whole}

@@ -20,7 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit import devices
-from rewardedit.batch import EditBatch, Scores
+from rewardedit.batch import EditBatch, PixelBatch, Scores
 from rewardedit.data.datasets import Rows, reading_workers
 from rewardedit.data.reading import read_batches
 from rewardedit.data.sources import row_details, row_id
@@ -41,7 +41,7 @@ NO_ROWS = "there is no row to score; does data.edit_types name types that the da
 
 
 @torch.no_grad()
-def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
+def score_batch(batch: EditBatch | PixelBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
     """Scores a batch by each scorer, on the default device;
     the scores are moved to main memory.
 
@@ -63,7 +63,7 @@ def score_batch(batch: EditBatch, scorers: dict[str, Scorer]) -> dict[str, Score
     return out
 
 
-def _cut_rows(batch: EditBatch, cut: Set[str]) -> Tensor:
+def _cut_rows(batch: EditBatch | PixelBatch, cut: Set[str]) -> Tensor:
     """1 for rows with a text that was cut, NaN for all others."""
     empty = [""] * len(batch)
     texts = zip(batch.instruction, batch.source_caption or empty, batch.target_caption or empty, strict=True)
@@ -88,7 +88,7 @@ def score_rows(
         workers: processes that prefetch rows; 0: this process reads.
     """
     for part in read_batches(rows, size, policy, batch, workers=workers):
-        scored = {} if part.batch is None else score_batch(part.batch, scorers)
+        scored = {} if part.pixels is None else score_batch(part.pixels, scorers)
         records = []
         details = {}
         for row in (*part.numbers, *part.unreadable):
@@ -98,8 +98,8 @@ def score_rows(
             found = {}
             for row, reason in part.unreadable.items():
                 found[row] = _record(row_id(rows, row), None, name, None, reason)
-            if part.batch is not None:
-                of_batch = _records(part.ids, part.batch.instruction, name, scored[name])
+            if part.pixels is not None:
+                of_batch = _records(part.ids, part.pixels.instruction, name, scored[name])
                 found |= zip(part.numbers, of_batch, strict=True)
             records += [found[row] | details.get(row, {}) for row in sorted(found)]
         yield records

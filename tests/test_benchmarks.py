@@ -442,3 +442,27 @@ def test_a_command_s_cpu_seconds_are_those_of_its_process_and_their_failure_is_t
     startup.write_pair(tmp_path)
     words = startup.commands(tmp_path)
     assert cli.main(words["rewardedit score, one pair, l1"][2:]) == 0
+
+
+def test_reading_and_ssim_beside_what_they_replaced():
+    import speed_reading
+
+    found = speed_reading.measure(rounds=2, rows=1, side=24, size=16)
+    assert list(found) == [
+        "reading two JPEG of 24 px to 16",
+        "reading two PNG of 24 px to 16",
+        "reading two WEBP of 24 px to 16",
+        "ssim against the five blurs one by one",
+    ]
+    for figures in found.values():
+        assert figures.keys() == {"ratio", "spread", "n"}
+        assert figures["ratio"] > 0
+        assert figures["n"] == 2
+    files = speed_reading.Files("JPEG", rows=2, side=128)
+    ((ours,), (plain,)) = (way(files, 64) for way in (speed_reading.read, speed_reading.read_plainly))
+    assert ours.instruction == plain.instruction
+    for name in ("source", "edited"):
+        away = (getattr(ours, name) - getattr(plain, name)).abs()
+        assert away.mean() <= 0.31 / 255
+    plain = speed_reading.ssim_plainly(ours.source, ours.edited)
+    torch.testing.assert_close(speed_reading.ssim_map(ours.source, ours.edited), plain, rtol=0, atol=1e-6)

@@ -107,7 +107,7 @@ def test_pixels_are_the_same_in_parts_and_as_pil_turns_them(mode, orientation, m
         image = Image.fromarray(colours).convert("LA" if mode == "LA" else "RGB").convert(mode)
     image.getexif()[0x0112] = orientation
     upright = ImageOps.exif_transpose(image)
-    monkeypatch.setattr(images, "PART", 30)  # four rows
+    monkeypatch.setattr(images.reading, "PART", 30)  # four rows
     found = to_tensor(image, 3)
     monkeypatch.undo()
     if mode == "I;16":
@@ -118,7 +118,7 @@ def test_pixels_are_the_same_in_parts_and_as_pil_turns_them(mode, orientation, m
         expected = (np.asarray(rgb, dtype=np.float32) / 255).transpose(2, 0, 1)
     assert np.array_equal(found.numpy(), expected)
     if mode == "LA":  # a mask: what was brushed away
-        brushed = 1 - np.asarray(upright.getchannel("A"), dtype=np.float32)[None] / 255
+        brushed = (255 - np.asarray(upright.getchannel("A"), dtype=np.float32)[None]) / 255
         assert np.array_equal(to_tensor(image, 1).numpy(), brushed)
 
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from rewardedit import EditBatch, Scores, batch, load_scorer
+from rewardedit import EditBatch, Scores, load_scorer
+from rewardedit.batch import values as batch_values
 from rewardedit.files import append_json_line, to_json, write_json
 from rewardedit.images import load_mask, to_pil, to_tensor
 from rewardedit.images.values import finite_rows
@@ -118,7 +119,7 @@ def test_no_scorer_gives_an_edit_that_overflowed_a_score():
 
 def test_values_are_looked_at_once(monkeypatch):
     calls = []
-    monkeypatch.setattr(batch, "finite_rows", lambda *images: calls.append(1) or finite_rows(*images))
+    monkeypatch.setattr(batch_values, "finite_rows", lambda *images: calls.append(1) or finite_rows(*images))
     edited = photo().requires_grad_(True)
     made = EditBatch(photo(), ["a", "b"], edited).to("cpu")
     load_scorer("l1")(made[:1])

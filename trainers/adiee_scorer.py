@@ -20,7 +20,7 @@ from typing import Any, Literal
 import torch
 
 from rewardedit import devices
-from rewardedit.batch import collate
+from rewardedit.batch import collate_pixels
 from rewardedit.data import DataConfig, Rows, open_named, open_rows, require_size
 from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
@@ -201,8 +201,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     scorer.train()
     micro_batches = read_steps(config, rows, usable)
     for step in loop.steps():
-        for cpu_batch, cpu_labels, ids, questions in micro_batches(step):
-            batch = cpu_batch.to(loop.accelerator.device)
+        for pixels, cpu_labels, ids, questions in micro_batches(step):
+            batch = pixels.to(loop.accelerator.device)
             labels = cpu_labels.to(loop.accelerator.device)
             with loop.accumulate():
                 with loop.autocast():
@@ -305,7 +305,7 @@ def read_step(
     for part in config.train.shares():
         samples = [rows[usable[i]] for i in local[part]]
         labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
-        batch = collate(samples, require_size(images), images.resize, fields=())
+        batch = collate_pixels(samples, require_size(images), images.resize, fields=())
         found.append((batch, labels, [sample.id for sample in samples], questions[part]))
     return found
 

@@ -28,13 +28,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoImageProcessor
 
 from rewardedit import devices
-from rewardedit.batch import EditBatch, collate
+from rewardedit.batch import EditBatch, collate_pixels
 from rewardedit.data import DataConfig, Rows, held_out_rows, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, require_share
 from rewardedit.data.datasets import warn_of_shared_sources
 from rewardedit.data.reading import PreparedRows, read_shard
 from rewardedit.evaluation.retrieval import Retrieval, retrieve
 from rewardedit.files import join_arrays, join_lists, replaced, write_json
+from rewardedit.images import to_bytes
 from rewardedit.models import CLIP, pretrained, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers.vifi_clip import POOLINGS, ViFiClip
@@ -221,10 +222,10 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         for found in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
             for row, reason in found.unreadable.items():
                 unreadable.append({"row": row, "image": "of the row", "reason": reason})
-            if found.batch is not None:
-                both = torch.stack([found.batch.source, found.batch.edited], dim=1)
-                pairs.append((both * 255).round().byte().numpy())
-                instructions += found.batch.instruction
+            if found.pixels is not None:
+                both = [to_bytes(found.pixels.images[name]) for name in ("source", "edited")]
+                pairs.append(torch.stack(both, dim=1).numpy())
+                instructions += found.pixels.instruction
         np.save(path / "images.npy", np.concatenate([none, *pairs]))
         write_json(path / "rows.json", {"instructions": instructions, "unreadable": unreadable})
 
@@ -338,7 +339,7 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
                     kinds.append(sample.edit_type)
                     samples.append(sample)
             if samples and (len(samples) == READ_BATCH or i == len(rows) - 1):
-                yield collate(samples, own.size, own.resize, fields=()).to(scorer.model.device)
+                yield collate_pixels(samples, fields=()).to(scorer.model.device)
                 samples = []
 
     return retrieve(scorer.eval(), chunks()), kinds

@@ -11,7 +11,7 @@ from rewardedit.data.columns import OTHERS, name_columns
 from rewardedit.data.folders import by_stem, list_images
 from rewardedit.data.sources import as_details, storable
 from rewardedit.data.table import read_records, require_texts
-from rewardedit.images import load_image
+from rewardedit.images import load_pil
 from rewardedit.processes import notice
 from rewardedit.untrusted import IMAGE_SUFFIXES
 
@@ -82,8 +82,8 @@ class EditedFolders(Sequence):
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         file = self.files[index]
         captions = {name: file.asked.get(name) for name in CAPTIONS}
-        source = load_image(file.source)
-        edited = load_image(file.edited)
+        source = load_pil(file.source)
+        edited = load_pil(file.edited)
         return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
 
 

@@ -3,16 +3,25 @@
 import dataclasses
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from rewardedit.batch import OPTIONAL, EditBatch, EditSample, collate, split_by_fields
+from rewardedit.batch import (
+    OPTIONAL,
+    EditBatch,
+    EditSample,
+    PixelBatch,
+    PixelSample,
+    collate_pixels,
+    split_by_fields,
+)
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import POLICIES, fit, resize, to_tensor
+from rewardedit.images import POLICIES, fit, resize, stack, to_pixels
 from rewardedit.images.values import require_text
 from rewardedit.processes import notice
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
@@ -31,7 +40,7 @@ class Unreadable:
 
 
 class PreparedRows(Dataset):
-    """Rows with the images in use read and brought to one size;
+    """Rows with the images in use read as bytes and brought to one size;
     rows for which this fails are `Unreadable`.
 
     Without a size, each row's images are brought to its source's size: editors often return another one.
@@ -50,7 +59,7 @@ class PreparedRows(Dataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, index: int) -> EditSample | Unreadable:
+    def __getitem__(self, index: int) -> PixelSample | Unreadable:
         try:
             return self.prepare(self.rows[index])
         except CONTENT_ERRORS as error:
@@ -58,8 +67,8 @@ class PreparedRows(Dataset):
                 raise
             return Unreadable(str(index), str(error) or type(error).__name__)
 
-    def prepare(self, sample: EditSample) -> EditSample:
-        """The row with its images as tensors of one size.
+    def prepare(self, sample: EditSample) -> PixelSample:
+        """The row with its images as pixels of one size.
 
         Raises:
             ValueError: if it has neither an edited image nor a target, or a text is not text.
@@ -73,23 +82,23 @@ class PreparedRows(Dataset):
             if getattr(sample, name) is not None:
                 require_text(name, getattr(sample, name))
 
-        tensors = {}
+        pixels = {}
         for name in self.images:
             image = getattr(sample, name)
             if image is not None:
-                tensors[name] = to_tensor(image, channels=1 if name == "mask" else 3)[None]
+                pixels[name] = to_pixels(image, channels=1 if name == "mask" else 3)[None]
 
-        h, w = tensors["source"].shape[-2:]
-        h2, w2 = tensors["edited"].shape[-2:]
+        h, w = pixels["source"].shape[-2:]
+        h2, w2 = pixels["edited"].shape[-2:]
         if max(w * h2, w2 * h) > ASPECT_TOLERANCE * min(w * h2, w2 * h):
             self.unlike.copy_(torch.tensor((w, h, w2, h2)))
             self.tell_unlike()
 
         prepared: dict[str, Any] = {}
-        for name, image in tensors.items():
+        for name, image in pixels.items():
             fitted = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
             prepared[name] = fitted[0]
-        return dataclasses.replace(sample, **prepared)
+        return PixelSample(**(vars(sample) | prepared))
 
     def tell_unlike(self) -> None:
         """Reports, once a run, an edit of another shape than its source; a process that reads ahead leaves
@@ -118,40 +127,47 @@ class Packed:
     """
 
     rows: list[dict[str, Any] | Unreadable]  # fields of the rows, without their images
-    images: dict[str, tuple[list[int], Tensor]]  # by kind: rows that have one, and the images (n, c, h, w)
+    images: dict[str, tuple[list[int], Tensor]]  # by kind: rows that have one, and the pixels (n, c, h, w)
 
     @classmethod
-    def pack(cls, rows: list[EditSample | Unreadable]) -> "Packed":
+    def pack(cls, rows: list[PixelSample | Unreadable]) -> "Packed":
         images = {}
         for name in PICTURES:
             having = [i for i, row in enumerate(rows) if getattr(row, name, None) is not None]
             if having:
-                images[name] = (having, torch.stack([getattr(rows[i], name) for i in having]))
+                images[name] = (having, stack([getattr(rows[i], name) for i in having]))
         others = [row if isinstance(row, Unreadable) else vars(row).copy() for row in rows]
         for row in others:
             for name in images if isinstance(row, dict) else ():
                 row.pop(name)
         return cls(others, images)
 
-    def unpack(self) -> list[EditSample | Unreadable]:
+    def unpack(self) -> list[PixelSample | Unreadable]:
         images: list[dict[str, Tensor]] = [{} for _ in self.rows]
         for name, (having, found) in self.images.items():
             for i, image in zip(having, found, strict=True):
                 images[i][name] = image
         samples = []
         for row, own in zip(self.rows, images, strict=True):
-            samples.append(row if isinstance(row, Unreadable) else EditSample(**row, **own))
+            samples.append(row if isinstance(row, Unreadable) else PixelSample(**row, **own))
         return samples
 
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Some rows of a data set, in order: those that can be read as a batch, and why the others cannot."""
+    """Some rows of a data set, in order: those that can be read as pixels, and why the others cannot."""
 
-    numbers: list[int]  # of the rows of `batch`, in the data set
+    numbers: list[int]  # of the rows of `pixels`, in the data set
     ids: list[str]
-    batch: EditBatch | None  # None if no row can be read
+    pixels: PixelBatch | None  # None if no row can be read
     unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch
+
+    @cached_property
+    def batch(self) -> EditBatch | None:
+        """The rows as floating-point in main memory; for another device, `pixels.to` takes a quarter of the
+        transfer.
+        """
+        return None if self.pixels is None else self.pixels.to("cpu")
 
 
 def read_batches(
@@ -186,7 +202,7 @@ def read_batches(
 
     for packed in loader:
         prepared.tell_unlike()
-        samples: dict[int, EditSample] = {}
+        samples: dict[int, PixelSample] = {}
         unreadable: dict[int, str] = {}
         for number, row in enumerate(packed.unpack(), first):
             if isinstance(row, Unreadable):
@@ -203,7 +219,7 @@ def read_batches(
             for number in list(unreadable):
                 if not numbers or number < numbers[0]:
                     before[number] = unreadable.pop(number)
-            yield RowBatch(own, [sample.id for sample in part], collate(part, fields=fields), before)
+            yield RowBatch(own, [sample.id for sample in part], collate_pixels(part, fields=fields), before)
         if unreadable:
             yield RowBatch([], [], None, unreadable)
 

@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from PIL import Image
 
 from rewardedit.batch import EditSample, text_or_none
 from rewardedit.data.annotations import OTHER_ROOT, is_text
@@ -17,7 +17,7 @@ from rewardedit.data.columns import OTHERS, PICTURES, TEXTS, name_columns
 from rewardedit.data.sources import as_details
 from rewardedit.data.text_tables import read_text_table
 from rewardedit.files import to_json
-from rewardedit.images import load_image, load_mask
+from rewardedit.images import load_pil
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_system_error, printable
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -164,13 +164,13 @@ class Table(Sequence):
                 fields[name] = str(record[name])
         return EditSample(**fields)
 
-    def _picture(self, index: int, name: str) -> Tensor:
-        load = load_mask if name == "mask" else load_image
+    def _picture(self, index: int, name: str) -> Image.Image:
         value = self.records[index][name]
+        kind = "mask" if name == "mask" else "image"
         try:
             if isinstance(value, StoredImage):
-                return load(io.BytesIO(value.read()))
-            return load(file_inside(self.root, value))
+                return load_pil(io.BytesIO(value.read()), kind)
+            return load_pil(file_inside(self.root, value), kind)
         except FileNotFoundError:
             raise ValueError(f"{self.file}: row {index + 1}: {name} {printable(value)} is gone") from None
         except ValueError as error:

@@ -25,8 +25,8 @@ def to_labels(mask: Tensor) -> Tensor:
 
 
 def label_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray] | None:
-    """Returns a function that reads the labels of parts of an image as (h, w, 1), 1 for every label above 0;
-    None if the image holds brightness.
+    """Returns a function that reads the labels of parts of an image as bytes (h, w, 1), 255 for every label
+    above 0; None if the image holds brightness.
 
     An image holds labels if it has a palette of colours, as for VOC's classes, or if its greatest value is 1
     to `MOST_LABELS`; a warning says so if that value is above 1.
@@ -40,7 +40,7 @@ def label_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray]
     if not (_is_coloured(image) or 0 < highest <= MOST_LABELS):
         return None
     _warn(highest)
-    return lambda part, channels: (numbers(part)[:, :, None] > 0).astype(np.float32)
+    return lambda part, channels: np.where(numbers(part)[:, :, None] > 0, np.uint8(255), np.uint8(0))
 
 
 def _is_coloured(image: Image.Image) -> bool:

@@ -12,7 +12,7 @@ from rewardedit.data.digests import file_digests
 from rewardedit.data.sources import row_id
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
-from rewardedit.images import load_image
+from rewardedit.images import load_pil
 from rewardedit.models import fingerprints, names_in
 from rewardedit.stages.stage import Share
 from rewardedit.synthesis.methods import MethodConfig
@@ -103,7 +103,7 @@ class WithCandidates(Sequence):
         output = self._read(name, shard)[place]
         if output.image is None:
             raise ValueError(f"row {sample.id}: {name} made no edit: {output.reason}")
-        return replace(sample, id=f"{sample.id}/{name}", edited=load_image(io.BytesIO(output.image)))
+        return replace(sample, id=f"{sample.id}/{name}", edited=load_pil(io.BytesIO(output.image)))
 
 
 def candidate_rows(

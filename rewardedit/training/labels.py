@@ -55,9 +55,9 @@ def evaluate_scorer(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: in
     for part in read_batches(
         ValidatedRows(rows, require_label), data.size, data.resize, batch_size, fields=()
     ):
-        if part.batch is not None:
+        if part.pixels is not None:
             labels += [require_label(rows[i]) for i in part.numbers]
-            scores += score_batch(part.batch, {"": scorer})[""].score.tolist()
+            scores += score_batch(part.pixels, {"": scorer})[""].score.tolist()
             sources += [names[i] for i in part.numbers]
     error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
     found = {"error": error, "left_out": len(rows) - len(labels)}

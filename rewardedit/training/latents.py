@@ -19,6 +19,7 @@ from rewardedit.data.reading import read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
+from rewardedit.images import to_bytes
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
@@ -191,16 +192,17 @@ def _encode_rows(
     for found in read_shard(rows, data, size, fields=()):
         for row, reason in found.unreadable.items():
             reasons[row] = reason
-        if found.batch is None:
+        if found.pixels is None:
             continue
+        batch = found.pixels.to(devices.default_device())
         for name in ("edited", "source"):
-            values = encode(getattr(found.batch, name))
+            values = encode(getattr(batch, name))
             if name not in latents:
                 latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
             latents[name][found.numbers] = values
         for i, row in enumerate(found.numbers):
             ids[row] = found.ids[i]
-            instructions[row] = found.batch.instruction[i]
+            instructions[row] = batch.instruction[i]
     if not latents:  # no row can be read
         shape = encode(torch.zeros(1, 3, require_size(data), require_size(data))).shape[1:]
         latents = {name: np.zeros((len(rows), *shape), np.float16) for name in ("edited", "source")}
@@ -223,11 +225,11 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
             for row in found.unreadable:  # no training uses these rows
                 for texts in captions.values():
                     texts[row] = ""
-            if found.batch is None:
+            if found.pixels is None:
                 continue
-            images[found.numbers] = (found.batch.source * 255).round().byte().numpy()
+            images[found.numbers] = to_bytes(found.pixels.images["source"]).numpy()
             for name, texts in captions.items():
-                own = getattr(found.batch, name) or [None] * len(found.numbers)
+                own = getattr(found.pixels, name) or [None] * len(found.numbers)
                 for row, text in zip(found.numbers, own, strict=True):
                     texts[row] = text
         np.save(path / "images.npy", images)

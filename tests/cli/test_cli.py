@@ -15,6 +15,7 @@ from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.config import dump, parse_value
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.images import to_tensor
 from rewardedit.shapes import Shapes
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
@@ -438,7 +439,8 @@ def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp
     for i in range(3):
         assert rows[i].instruction == world.instruction[i]
         for name in ("source", "target"):
-            assert getattr(rows[i], name).sub(getattr(world, name)[i]).abs().max() <= 0.5 / 255 + 1e-6
+            read = to_tensor(getattr(rows[i], name), 3)
+            assert read.sub(getattr(world, name)[i]).abs().max() <= 0.5 / 255 + 1e-6
     assert main(words) == 2
     assert "already exists" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from transformers import AutoImageProcessor, AutoModel
 
 from rewardedit import EditBatch, load_scorer
 from rewardedit.images import Preprocess, to_pil
+from rewardedit.scorers import preservation
 from rewardedit.scorers.lpips import NETS, load_lpips
 from rewardedit.scorers.preservation import region_mean, ssim_map
 from tests.scorers.golden.make_golden import GOLDEN, pairs, photo, write_random_weights
@@ -262,3 +263,14 @@ def test_the_gradients_of_ssim_and_of_region_means_are_right():
     y = torch.rand(1, 2, 12, 12).double()
     weight = torch.rand(1, 1, 24, 24).double()
     assert torch.autograd.gradcheck(lambda x: region_mean(ssim_map(x, y), weight), x.requires_grad_(True))
+
+
+def test_ssim_blurs_once_what_could_be_blurred_five_times(pictures, monkeypatch):
+    source, edited, _ = pictures
+    shapes = []
+    blur = preservation.gaussian_blur
+    monkeypatch.setattr(
+        preservation, "gaussian_blur", lambda image, sigma: shapes.append(image.shape) or blur(image, sigma)
+    )
+    assert ssim_map(source, edited).shape == source.shape
+    assert shapes == [(10, 3, 64, 64)]

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 import torch
 
-from rewardedit.batch import EditBatch
+from rewardedit.batch import EditBatch, PixelBatch
 from rewardedit.data import RowBatch
 from rewardedit.data.labelled import encode_png, write_labelled
 from rewardedit.data.sequences import EditSequence
@@ -41,6 +41,14 @@ def batch(captions=None, targets=None):
     return EditBatch(images, INSTRUCTIONS, images, source_caption=captions, target_caption=targets)
 
 
+def part_of(rows: EditBatch) -> RowBatch:
+    """The batch as it is read."""
+    found = {name: getattr(rows, name) for name in ("source", "edited", "target", "mask")}
+    images = {name: image for name, image in found.items() if image is not None}
+    pixels = PixelBatch(images, rows.instruction, rows.source_caption, rows.target_caption)
+    return RowBatch(list(range(len(rows))), [f"row-{i}" for i in range(len(rows))], pixels, {})
+
+
 def test_there_may_be_more_than_one_a_row_and_never_less_than_none():
     assert RulesConfig(another_instruction=3.0).share("another_instruction") == 3
     with pytest.raises(ValueError, match="another_instruction: expected at least 0; got -1"):
@@ -52,7 +60,7 @@ def test_there_may_be_more_than_one_a_row_and_never_less_than_none():
 def rows_of(share: float, *methods: str):
     """The rows of outputs that no rule labels, but for the first, which made no progress."""
     n = len(INSTRUCTIONS)
-    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], batch([CAPTION] * n, [CAPTION] * n), {})
+    part = part_of(batch([CAPTION] * n, [CAPTION] * n))
     outputs = [Output(i, encode_png(torch.full((3, 2, 2), i / 10))) for i in range(n - 1)]
     outputs.append(Output(n - 1, None, "it failed"))
     rules = RulesConfig(output_another_instruction=share)
@@ -103,7 +111,7 @@ def test_an_output_under_another_instruction_does_not_count_as_kept(tmp_path):
 def own_of(share: float):
     n = len(INSTRUCTIONS)
     rows = batch([CAPTION] * n, [CAPTION] * n)
-    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], replace(rows, target=rows.edited), {})
+    part = part_of(replace(rows, target=rows.edited))
     rules = RulesConfig("paper", another_object=share)
     labelling = Labelling(rules, Thresholds(0.2, (0.1, 0.1)), {}, lambda images: images, frozenset(), 0)
     return [row for row in own_rows(part, list("abcdef"), {}, labelling) if row.rule == "another_object"]
@@ -125,7 +133,7 @@ def test_a_target_is_the_same_image_under_every_instruction():
     """No trace of the autoencoder tells which of them is its own; the image is made once."""
     n = len(INSTRUCTIONS)
     rows = replace(batch([CAPTION] * n, [CAPTION] * n), target=torch.rand(n, 3, 2, 2))
-    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    part = part_of(rows)
     rules = RulesConfig(vae_roundtrip=0.5, another_image=0.0, another_instruction=2.0, another_object=1.0)
     made = []
 
@@ -153,7 +161,7 @@ def own_with(reconstruct=lambda images: images, **rules):
     target = source.clone()
     target[:, :, 4:14, 4:14] = torch.linspace(0.7, 1, n)[:, None, None, None]
     rows = EditBatch(source, INSTRUCTIONS, source, target=target, source_caption=[CAPTION] * n)
-    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    part = part_of(rows)
     settings = RulesConfig("paper", **rules)
     labelling = Labelling(settings, Thresholds(0.2, (0.1, 0.1)), {}, reconstruct, frozenset(), 0)
     return own_rows(part, list("abcdef"), {}, labelling)
@@ -237,7 +245,7 @@ def test_outputs_of_moves_whose_object_is_still_in_its_place_have_failed_where_r
             0,
         )
         outputs = [Output(i, encode_png(copy)) for i in range(2)]
-        part = RowBatch([0, 1], ["row-0", "row-1"], rows, {})
+        part = part_of(rows)
         measured = {(i, "editor"): Measured(0.0, (0.9, 0.9)) for i in range(2)}
         found = output_rows(part, ["a", "b"], "editor", outputs, measured, labelling, 42)
         return [(row.rule, row.label) for row in found if row.id in ("row-0/editor", "row-1/editor")]
@@ -332,7 +340,7 @@ def compared(edited: list[torch.Tensor | None], unreached=((0.0, 10.0), (1.0, 0.
     n = len(edited)
     source = torch.zeros(n, 3, 32, 32)
     rows = EditBatch(source, INSTRUCTIONS[2 : 2 + n], source, target=torch.ones_like(source))
-    part = RowBatch(list(range(n)), [f"row-{i}" for i in range(n)], rows, {})
+    part = part_of(rows)
     outputs = [
         Output(i, None, "it failed") if image is None else Output(i, encode_png(image))
         for i, image in enumerate(edited)

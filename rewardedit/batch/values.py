@@ -1,11 +1,8 @@
-"""The values that all modules exchange: `EditSample` (a row),
-`EditBatch` (rows as tensors) and `Scores`.
-"""
+"""`EditSample` (a row), `EditBatch` (rows as tensors) and `Scores`."""
 
 import copy
 import dataclasses
-import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -14,14 +11,14 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
-from rewardedit.images import fit, to_labels, to_tensor
+from rewardedit.images import to_labels
 from rewardedit.images.values import finite_rows, require_text, require_texts
 from rewardedit.untrusted import whole_text
 
 # what spreadsheets, pandas and others write for a missing text
 NO_TEXTS = frozenset(("", "nan", "none", "null", "<na>"))
 
-_CHANNELS = {"source": 3, "edited": 3, "target": 3, "mask": 1}  # channels of the fields that are images
+CHANNELS = {"source": 3, "edited": 3, "target": 3, "mask": 1}  # channels of the fields that are images
 
 ImageLike = Image.Image | Float[Tensor, "3 _ _"]  # a tensor is RGB in [0, 1]
 
@@ -114,7 +111,7 @@ class EditBatch:
 
     def __post_init__(self) -> None:
         self._require_tensors()
-        self._require_shapes()
+        require_shapes({name: getattr(self, name) for name in CHANNELS})
         self._require_texts()
 
         if self.mask is not None:
@@ -126,25 +123,11 @@ class EditBatch:
         object.__setattr__(self, "is_finite", finite_rows(given, self.edited))
 
     def _require_tensors(self) -> None:
-        for name in _CHANNELS:
+        for name in CHANNELS:
             value = getattr(self, name)
             if not isinstance(value, Tensor | None) or (name in ("source", "edited") and value is None):
                 raise ValueError(
                     f"{name}: expected a tensor; got {type(value).__name__}; collate makes batches of images"
-                )
-
-    def _require_shapes(self) -> None:
-        if self.source.ndim != 4 or not self.source.numel():
-            raise ValueError(
-                f"source: expected at least one image, (b, 3, h, w); got {tuple(self.source.shape)}"
-            )
-
-        b, _, h, w = self.source.shape
-        for name, channels in _CHANNELS.items():
-            value = getattr(self, name)
-            if value is not None and value.shape != (b, channels, h, w):
-                raise ValueError(
-                    f"{name}: expected {(b, channels, h, w)} to fit source; got {tuple(value.shape)}"
                 )
 
     def _require_texts(self) -> None:
@@ -157,6 +140,13 @@ class EditBatch:
                 got = "a single string" if isinstance(value, str) else f"{len(value)}"
                 raise ValueError(f"{name}: expected a list of {b} strings, one a row; got {got}")
             require_texts(name, value)
+
+    @classmethod
+    def unchecked(cls, **values: Any) -> "EditBatch":
+        """A batch of values that are known to be good: nothing is checked, so that no GPU is waited for."""
+        batch = object.__new__(cls)
+        empty = {column.name: None for column in dataclasses.fields(cls)}
+        return batch._with(**empty | values, is_finite=(True,) * len(values["source"]))
 
     def __len__(self) -> int:
         return len(self.instruction)
@@ -216,6 +206,22 @@ class EditBatch:
         return self._with(**tensors)
 
 
+def require_shapes(images: Mapping[str, Tensor | None]) -> None:
+    """Raises ValueError where the images of an edit, by its fields, are none, differ in size or number, or
+    have other channels.
+    """
+    source = images["source"]
+    assert source is not None
+    if source.ndim != 4 or not source.numel():
+        raise ValueError(f"source: expected at least one image, (b, 3, h, w); got {tuple(source.shape)}")
+
+    b, _, h, w = source.shape
+    for name, value in images.items():
+        expected = (b, CHANNELS[name], h, w)
+        if value is not None and value.shape != expected:
+            raise ValueError(f"{name}: expected {expected} to fit source; got {tuple(value.shape)}")
+
+
 @dataclass(frozen=True)
 class Scores:
     """A scorer's scores of b edits; higher is better.
@@ -264,111 +270,3 @@ class Scores:
         """Mean over the valid rows, without gradient to invalid ones; 0 if no row is valid."""
         kept = self.score[self.valid]
         return kept.sum() / max(len(kept), 1)
-
-
-# fields that a data set, or one of its rows, may lack
-OPTIONAL = ("target", "mask", "source_caption", "target_caption")
-
-
-def split_by_fields(
-    samples: Sequence[EditSample], fields: Collection[str] = OPTIONAL
-) -> list[list[EditSample]]:
-    """The rows in their order, cut wherever the next row has other optional fields:
-    each part can be collated.
-
-    A batch has a field for all its rows or for none, so that a row's score never depends on its neighbours.
-    """
-
-    def lacking(sample: EditSample) -> list[bool]:
-        return [getattr(sample, name) is None for name in fields]
-
-    return [list(part) for _, part in itertools.groupby(samples, lacking)]
-
-
-def common_fields(samples: Sequence[EditSample]) -> list[str]:
-    """The optional fields that all of these rows have."""
-    names = []
-    for name in OPTIONAL:
-        if all(getattr(sample, name) is not None for sample in samples):
-            names.append(name)
-    return names
-
-
-def collate(
-    samples: Sequence[EditSample],
-    size: int | None = None,
-    policy: str = "crop",
-    fields: Collection[str] = OPTIONAL,
-) -> EditBatch:
-    """Rows to an `EditBatch`; images are brought to `size` × `size` by `images.fit` if `size` is given.
-
-    A row without `edited` gets its target, which is how a data set's own pairs are scored.
-
-    Args:
-        fields: which of the optional fields to take; images of the others are not touched.
-
-    Raises:
-        ValueError: on no rows, rows with neither `edited` nor `target`, a field that only some rows have, or
-            sizes that differ while `size` is None.
-    """
-    if not samples:
-        raise ValueError("collate: expected at least one row; got none")
-    unknown = sorted(set(fields) - set(OPTIONAL))
-    if unknown:
-        raise ValueError(f"collate: expected fields among {', '.join(OPTIONAL)}; got {', '.join(unknown)}")
-
-    edited = _edits(samples)
-    required = {
-        "source": _stack("source", [sample.source for sample in samples], size, policy),
-        "instruction": [sample.instruction for sample in samples],
-        "edited": _stack("edited", edited, size, policy),
-    }
-
-    optional: dict[str, Any] = {}
-    for name in fields:
-        values = _optional_field(name, samples)
-        if values is not None:
-            optional[name] = _stack(name, values, size, policy) if name in _CHANNELS else values
-    return EditBatch(**required, **optional)
-
-
-def _edits(samples: Sequence[EditSample]) -> list[Any]:
-    """The edited image of each row, or else its target."""
-    edited = []
-    for sample in samples:
-        image = sample.target if sample.edited is None else sample.edited
-        if image is None:
-            raise ValueError(f"row {sample.id}: expected an edited image or a target; it has neither")
-        edited.append(image)
-    return edited
-
-
-def _optional_field(name: str, samples: Sequence[EditSample]) -> list[Any] | None:
-    """A field of all rows; None if no row has it."""
-    values = []
-    lacking = []
-    for sample in samples:
-        values.append(getattr(sample, name))
-        if values[-1] is None:
-            lacking.append(sample.id)
-    if len(lacking) == len(samples):
-        return None
-    if lacking:
-        raise ValueError(f"{_rows(lacking)} {name}, but others do; split the rows with split_by_fields")
-    return values
-
-
-def _stack(name: str, images: list[Any], size: int | None, policy: str) -> Tensor:
-    tensors = [to_tensor(image, _CHANNELS[name]) for image in images]
-    if size is not None:
-        tensors = [fit(tensor[None], size, policy)[0] for tensor in tensors]
-    sizes = {tuple(tensor.shape[1:]) for tensor in tensors}
-    if len(sizes) > 1:
-        raise ValueError(f"{name}: rows differ in size, {sorted(sizes)}; give a size to bring them to one")
-    return torch.stack(tensors)
-
-
-def _rows(ids: list[str]) -> str:
-    """ "row 3 has no" or "rows 3, 5, 7 and 4 more have no"."""
-    shown = ", ".join(ids[:3]) + (f" and {len(ids) - 3} more" if len(ids) > 3 else "")
-    return f"row {shown} has no" if len(ids) == 1 else f"rows {shown} have no"
