@@ -129,10 +129,15 @@ def environment_of(tree: Path, name: str = "") -> dict[str, str]:
     """
     inherited = os.environ.get("PYTHONPATH")
     paths = [str(tree), str(tree / "benchmarks"), *([inherited] if inherited else [])]
-    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONUNBUFFERED": "1"}
+    settings = {
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # what one part has read, the next need not compile again
+    }
     cache = tree / "caches" / name
     caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
-    return {**os.environ, **offline, **caches, "PYTHONPATH": os.pathsep.join(paths)}
+    return {**os.environ, **settings, **caches, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 
 WAYS = ("eager", "graph", "regional", "regional graph", "reduce-overhead")
-BACKEND = "inductor"  # of torch.compile
 BATCHES = (1, 8)
 TOLERANCE = 0.05  # most mean difference of a way's prediction from the eager one, as a share of its mean size
 
@@ -69,7 +68,7 @@ def why_not(way: str) -> str | None:
     """Reason for which a way cannot be measured here, if any."""
     if "graph" in way or way == "reduce-overhead":
         return None if device().type == "cuda" else "CUDA graphs need a GPU"
-    if way == "regional" and BACKEND == "inductor" and device().type == "cpu":
+    if way == "regional" and device().type == "cpu":
         return None if shutil.which("c++") or shutil.which("g++") else "torch.compile needs a C++ compiler"
     return None
 
@@ -82,7 +81,7 @@ def running(unet: Any, way: str) -> Iterator[None]:
     blocks = [module for module in unet.modules() if type(module).__name__ in unet._repeated_blocks]
     try:
         if way.startswith("regional"):
-            unet.compile_repeated_blocks(backend=BACKEND, fullgraph=True, dynamic=False)
+            unet.compile_repeated_blocks(fullgraph=True, dynamic=False)
         if way.endswith("graph"):
             unet.forward = Graphs(plain)
         if way == "reduce-overhead":
