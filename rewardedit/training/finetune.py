@@ -177,8 +177,8 @@ class Finetuning:
             self.unet,
             self.scheduler,
             inputs.edited,
-            micro.noise.to(device),
-            micro.times.to(device),
+            micro.noise.to(device, non_blocking=True),
+            micro.times.to(device, non_blocking=True),
             Conditioning(embeds, inputs.source),
             min_snr=self.config.min_snr,
         )
