@@ -25,7 +25,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import ProjectConfiguration
-from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -33,6 +32,7 @@ from rewardedit import devices
 from rewardedit.devices import Precision
 from rewardedit.files import append_json_line
 from rewardedit.processes import any_process, print_on_main, processes, sum_of_processes
+from rewardedit.training.averages import MovingAverages
 from rewardedit.training.checkpoints import Stateful, load_newest_checkpoint, save_checkpoint
 from rewardedit.training.host_copy import HostCopy
 from rewardedit.training.stopping import Stopped, stop_request
@@ -111,9 +111,7 @@ class TrainLoop:
         self.resume = resume
         self.label = label
         self.wrapped = wrapped
-        self.ema: EMAModel | None = None
-        if config.ema:
-            self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
+        self.ema = MovingAverages(parameters, config.ema) if config.ema else None
         self.states = [*states, lr_scheduler, *([] if self.ema is None else [self.ema])]
         self.step = 0
         self._losses: list[float] = []  # losses of the steps since the last line of the log
