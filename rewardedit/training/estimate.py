@@ -4,6 +4,7 @@ files.
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import diffusers
@@ -25,6 +26,7 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
 from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
+from rewardedit.training.savers import fit_training
 from rewardedit.training.trainable import (
     TrainConfig,
     autocast_type,
@@ -86,16 +88,21 @@ def plan(config: Any) -> list[str]:
             _pipeline_config(name)
         return []
 
+    train = Lazy(lambda: fit_training(config.train, editor()))
+
+    def training() -> list[str]:
+        settings, said = train()
+        return [*said, *plan_training(editor(), settings, len(config.variants))]
+
     def needed() -> str:
         base = editor()
+        fitted = replace(config, train=train()[0])
         scorer = load_scorer(config.relabel.scorer)
         return memory_line(
-            lambda processes: memory.reward_conditioned_memory(config, base, scorer, processes)
+            lambda processes: memory.reward_conditioned_memory(fitted, base, scorer, processes)
         )
 
-    return plan_of(
-        rows, candidates, lambda: plan_training(editor(), config.train, len(config.variants)), needed
-    )
+    return plan_of(rows, candidates, training, needed)
 
 
 def require_trainable(train: TrainConfig, base: str, size: int) -> None:
@@ -103,8 +110,14 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
 
     Raises:
         ValueError: if a batch does not divide among the processes, fp16 is requested without a GPU, or a
-            LoRA for a base without channels for the source image.
+            LoRA for a base without channels for the source image; or if memory is "auto", which
+            `fit_training` replaces.
     """
+    if train.memory == "auto":
+        raise ValueError(
+            "train.memory: expected given for this trainer, got auto; set train.micro_batch_size and "
+            "train.gradient_checkpointing"
+        )
     train.micro_batches(processes().num_processes)
     devices.require_precision(train.mixed_precision)
     if train.lora_rank:

@@ -35,6 +35,8 @@ class TrainConfig(LoopConfig):
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # Muon's learning rate, for matrices and convolutions except first and last layer
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
+    # auto: on a GPU, smaller micro-batches and gradient checkpointing are taken as far as the card needs them
+    memory: Literal["given", "auto"] = "given"
     conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
     min_snr: float | None = None
