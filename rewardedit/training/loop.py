@@ -194,7 +194,8 @@ class TrainLoop:
     def _send(self, norm: Tensor) -> HostCopy:
         """Sends the numbers of a step to the host, before the optimizer's step is given to the device."""
         losses = [loss for loss, _ in self._passes]
-        mean = torch.stack(losses).double().sum() / self.accelerator.gradient_accumulation_steps
+        zero = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        mean = sum(losses, zero) / self.accelerator.gradient_accumulation_steps
         mean = self.accelerator.reduce(mean, "mean")
         recorded = [number for _, *pair in self._means for number in pair]
         return HostCopy([mean, norm, *losses, *recorded], self.accelerator.device)
