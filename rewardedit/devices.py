@@ -1,6 +1,8 @@
 """Devices and number types of models, chosen here for all commands, trainers and benchmarks."""
 
-from contextlib import AbstractContextManager, nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Literal
 
@@ -10,6 +12,7 @@ from rewardedit.untrusted import MEMORY_FAULT
 
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+TF32 = "REWARDEDIT_TF32"  # environment variable: 0 keeps matrix products of fp32 models in fp32
 
 
 def default_device() -> str:
@@ -41,6 +44,24 @@ def autocast(device: str, enabled: bool = True) -> torch.autocast:
 def no_autocast(device: str) -> AbstractContextManager[Any]:
     """Context that computes in the tensors' own types, even in mixed precision. `meta` has no autocast."""
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
+
+
+def tf32(device: str) -> AbstractContextManager[None]:
+    """Context in which a GPU multiplies fp32 matrices in TF32, with 10 bits of mantissa, as it convolves by
+    torch's default: for scorers and other models that are not trained. Nothing on a CPU, and nothing if the
+    environment variable REWARDEDIT_TF32 is 0.
+    """
+    return _tf32() if device == "cuda" and os.environ.get(TF32) != "0" else nullcontext()
+
+
+@contextmanager
+def _tf32() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def precision_here(precision: Precision) -> Precision:

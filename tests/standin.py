@@ -37,6 +37,9 @@ COPY = torch.ops.aten._copy_from.default
 PLAIN = (int, float, bool, type(None), str, torch.dtype)
 COPIES = ("_copy_from", "copy_", "_to_copy")
 INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+# What the host waits for on CUDA, beside copies that block: numbers of the device, and sizes that depend on
+# them.
+READS = ("_local_scalar_dense", "equal", "masked_select", "nonzero", "_unique2", "unique_dim")
 PRODUCTS = ("convolution", "convolution_backward", "mm", "addmm", "bmm", "baddbmm")
 # What autocast computes in half precision, and what in float32, on CUDA (torch's AT_FORALL_LOWER_PRECISION_FP
 # and _FP32).
@@ -50,6 +53,7 @@ IN_FULL = (
     "sum.dim_IntList norm.Scalar norm.ScalarOpt_dim logsumexp"
 )
 _libraries: list[torch.library.Library] = []  # what they register lasts as long as they do
+_counted: list[list[str]] = []  # of the open `counted_waits`
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -129,6 +133,27 @@ def in_use() -> Iterator[None]:
         _Hooks.available = False
 
 
+@contextmanager
+def counted_waits() -> Iterator[list[str]]:
+    """While it is open, operations for which the host waits for the device are listed by name."""
+    waits: list[str] = []
+    _counted.append(waits)
+    try:
+        yield waits
+    finally:
+        _counted.remove(waits)
+
+
+def _waits(op: Any, rules: "Rules", args: tuple[Any, ...]) -> bool:
+    """True if the host waits for the device on CUDA."""
+    if op is COPY:
+        source, target, *non_blocking = args
+        return source.device != target.device and not any(non_blocking)
+    if rules.indexes:
+        return any(i is not None and i.dtype == torch.bool for i in args[1])
+    return rules.reads
+
+
 def _overload(name: str) -> Any:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -175,6 +200,7 @@ class Rules:
     indexes: bool  # takes indices of the CPU too
     numbers: bool  # takes 0-dim tensors of the CPU too
     product: bool
+    reads: bool  # gives the device's numbers to the host
 
 
 @functools.cache
@@ -183,7 +209,8 @@ def _rules(op: Any) -> Rules:
     shared = any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)
     indexes = name in INDEXING
     numbers = torch.Tag.pointwise in op.tags or name in ("fill_", "masked_fill_") or indexes
-    return Rules(shared or name == "set_", name in COPIES, indexes, numbers, name in PRODUCTS)
+    product = name in PRODUCTS
+    return Rules(shared or name == "set_", name in COPIES, indexes, numbers, product, name in READS)
 
 
 def _run_on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -191,6 +218,9 @@ def _run_on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     rules = _rules(op)
     if rules.view:
         return op.redispatch(CPU_KEYS, *args, **kwargs)
+    if _counted and _waits(op, rules, args):
+        for waits in _counted:
+            waits.append(op.name())
     lent = _Lent(op, rules)
     if rules.indexes and args[0].device.type == NAME:
         index = [i if i is None or i.device.type == "cpu" else lent.to_cpu(i) for i in args[1]]

@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from rewardedit import devices
+from rewardedit import EditBatch, devices
+from rewardedit.batch import Scores
+from rewardedit.prepared import Prepared
+from rewardedit.scorers import Scorer
 from rewardedit.training.loop import make_accelerator
 from rewardedit.training.optimizer import orthogonalised
 
@@ -39,6 +42,41 @@ def test_muon_computes_in_bf16_where_that_saves_time(knows_bf16):
     assert found.dtype == torch.float32
     assert torch.equal(found, found.bfloat16().float()) == knows_bf16
     assert (torch.linalg.svdvals(found) - 0.95).abs().max() < 0.3
+
+
+def test_tf32_is_taken_on_a_gpu_alone_and_only_within_the_context(monkeypatch):
+    def within(device: str) -> str:
+        with devices.tf32(device):
+            return torch.get_float32_matmul_precision()
+
+    assert [within(device) for device in ("cpu", "meta", "cuda")] == ["highest", "highest", "high"]
+    assert torch.get_float32_matmul_precision() == "highest"
+    with pytest.raises(ZeroDivisionError), devices.tf32("cuda"):
+        raise ZeroDivisionError
+    assert torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setenv(devices.TF32, "0")
+    assert within("cuda") == "highest"
+
+
+def test_scorers_compute_under_the_setting_of_their_device(monkeypatch):
+    """A CPU has no TF32, so the device's name alone is another here."""
+    tf32 = devices.tf32
+    monkeypatch.setattr(devices, "tf32", lambda device: tf32({"cpu": "cuda"}[device]))
+    seen = []
+
+    class Seeing(Scorer):
+        def prepare(self, source, instruction):
+            seen.append(torch.get_float32_matmul_precision())
+            return Prepared({})
+
+        def score(self, batch, prepared):
+            seen.append(torch.get_float32_matmul_precision())
+            return Scores.make(batch.edited.flatten(1).mean(1))
+
+    image = torch.rand(2, 3, 8, 8)
+    Seeing()(EditBatch(image, ["a", "b"], image))
+    assert seen == ["high", "high"]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.parametrize("has_units", [True, False])

@@ -32,9 +32,10 @@ from rewardedit.scorers.load import families
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
-from rewardedit.training.estimate import plan, require_trainable
+from rewardedit.training.estimate import load_blueprint, plan, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
+from rewardedit.training.savers import fit_training
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 __all__ = ["Config", "RelabelConfig", "main", "plan", "train"]
@@ -84,7 +85,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
-    require_trainable(config.train, config.base, require_size(config.data))
+    fitted = fit_to_this_gpu(config)
+    require_trainable(fitted, config.base, require_size(config.data))
     data = comparison_data(config.evaluate, config.data)
     require_comparison(config.evaluate, data)
     run.start(folder, config, resume)
@@ -104,9 +106,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # → train, one variant at a time
     def train_one(variant: str, settings: Path) -> None:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
-        finetune(
-            config.train, config.base, latents, variant_labels(config, variant, relabelled), settings, resume
-        )
+        finetune(fitted, config.base, latents, variant_labels(config, variant, relabelled), settings, resume)
 
     made_of = {name: getattr(config, name) for name in ("base", "data", "candidates", "relabel", "train")}
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
@@ -119,6 +119,16 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder, config.data)
     return results[config.variants[0]]
+
+
+def fit_to_this_gpu(config: Config) -> TrainConfig:
+    """The training's settings, with memory saved as far as this GPU needs it where they leave that open."""
+    if config.train.memory == "given":
+        return config.train
+    train, lines = fit_training(config.train, load_blueprint(config.base, require_size(config.data)))
+    for line in lines:
+        print_on_main(line)
+    return train
 
 
 def rewards_of(config: Config) -> dict[str, ScorerSpec]:

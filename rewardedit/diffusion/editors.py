@@ -17,6 +17,7 @@ from torch import Tensor
 from rewardedit import config as configs
 from rewardedit import devices
 from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
+from rewardedit.diffusion.compiling import Compilation, compile_blocks
 from rewardedit.diffusion.editor_files import (
     EMBEDDING,
     SETTINGS,
@@ -70,6 +71,7 @@ class Editor:
     prompt: RewardPrompt | None = None
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
+    compilation: Compilation | None = None  # None: not compiled
 
     def __call__(
         self,
@@ -207,6 +209,7 @@ def load_editor(
     attention: Backend = "auto",
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
+    compile: bool = False,
 ) -> Editor:
     """Loads an editor by hub name, "shapes/editor", a pipeline folder, or a run's folder (its pipeline/ or
     lora/); wraps a stock pipeline that is loaded already, as `as_editor`, and leaves it where and as it is.
@@ -215,6 +218,8 @@ def load_editor(
         lora: a folder or a file with LoRA weights for it, such as diffusers and the recipes save.
         device: "auto": a GPU if there is one.
         dtype: of the weights; "auto": float16 on a GPU, float32 on a CPU.
+        compile: compile the repeated blocks of the denoiser at their first call; the result differs by
+            rounding.
 
     Raises:
         ValueError: if there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
@@ -222,8 +227,8 @@ def load_editor(
     if not isinstance(name, str | Path):
         if not callable(name):
             raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
-        if lora is not None or device != "auto" or dtype != "auto":
-            raise ValueError("load_editor: lora, device and dtype do not apply to a loaded pipeline")
+        if lora is not None or device != "auto" or dtype != "auto" or compile:
+            raise ValueError("load_editor: lora, device, dtype and compile do not apply to a loaded pipeline")
         return as_editor(name)
 
     name = str(name)
@@ -254,8 +259,10 @@ def load_editor(
     embedding = None
     if prompt is not None and prompt.embedding:
         embedding = _load_embedding(path, device, dtype)
-    choice = set_attention(family_of(pipe).denoiser(pipe), attention)
-    return Editor(pipe, asked, prompt, embedding, choice)
+    denoiser = family_of(pipe).denoiser(pipe)
+    choice = set_attention(denoiser, attention)
+    compilation = compile_blocks(denoiser) if compile else None
+    return Editor(pipe, asked, prompt, embedding, choice, compilation)
 
 
 def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> SamplingConfig:

@@ -300,7 +300,8 @@ def _edit(
     chosen: dict[str, Any] = {}
     device = devices.default_device()
     for name, path in editors.items():
-        load = Lazy(partial(load_editor, path, device=device, dtype=devices.inference_dtype(evaluate.dtype)))
+        dtype = devices.inference_dtype(evaluate.dtype)
+        load = Lazy(partial(load_editor, path, device=device, dtype=dtype, compile=evaluate.compile))
         if name == "base":
             evaluate = evaluate.around(load().settings)
         best[name], grid = choose_settings(load, val, evaluate, judge, folder / name / "val")

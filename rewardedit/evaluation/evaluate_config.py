@@ -34,6 +34,7 @@ class EvaluateConfig:
     # type of the editor's weights; None: float16 on a GPU, float32 on a CPU
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     autocast: bool = True  # compute float32 weights in bf16 if that saves time
+    compile: bool = False  # compile the editors' blocks with torch.compile: worth its time for many edits
 
     def __post_init__(self) -> None:
         for name, least in (("n", 2), ("val_n", 1), ("batch_size", 1)):

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images.values import NOT_FINITE
 from rewardedit.models import names_in
@@ -89,13 +90,14 @@ class Scorer(nn.Module):
 
         if not all(batch.is_finite):
             return self._of_finite_rows(batch, prepared)
-        if prepared is None or (passes and is_of_inference_mode(prepared)):  # not usable in autograd
-            prepared = self.prepare(batch.source, batch.instruction)
-        if not passes:
-            return self.score(batch, prepared)
+        with devices.tf32(batch.edited.device.type):
+            if prepared is None or (passes and is_of_inference_mode(prepared)):  # not usable in autograd
+                prepared = self.prepare(batch.source, batch.instruction)
+            if not passes:
+                return self.score(batch, prepared)
 
-        edited = batch.edited.view_as(batch.edited)
-        scores = self.score(batch.with_edited(edited), prepared)
+            edited = batch.edited.view_as(batch.edited)
+            scores = self.score(batch.with_edited(edited), prepared)
         edited.register_hook(partial(_of_rows, scores.valid))
         return scores
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -30,6 +30,7 @@ from rewardedit.training import memory
 from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.reward import RewardConfig
+from rewardedit.training.savers import fit_training
 from rewardedit.training.trainable import (
     TrainConfig,
     autocast_type,
@@ -101,16 +102,21 @@ def plan(config: Any) -> list[str]:
                 calls[name] += batches * config.candidates.num_inference_steps
         return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 
+    train = Lazy(lambda: fit_training(config.train, editor()))
+
+    def training() -> list[str]:
+        settings, said = train()
+        return [*said, *plan_training(editor(), settings, [None] * len(config.variants))]
+
     def needed() -> str:
         base = editor()
+        fitted = replace(config, train=train()[0])
         scorer = load_scorer(config.relabel.scorer)
         return memory_line(
-            lambda processes: memory.reward_conditioned_memory(config, base, scorer, processes)
+            lambda processes: memory.reward_conditioned_memory(fitted, base, scorer, processes)
         )
 
-    return plan_of(
-        rows, candidates, lambda: plan_training(editor(), config.train, [None] * len(config.variants)), needed
-    )
+    return plan_of(rows, candidates, training, needed)
 
 
 def require_trainable(train: TrainConfig, base: str, size: int) -> None:
@@ -118,8 +124,14 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
 
     Raises:
         ValueError: if a batch does not divide among the processes, fp16 is requested without a GPU, or a
-            LoRA for a base without channels for the source image.
+            LoRA for a base without channels for the source image; or if memory is "auto", which
+            `fit_training` replaces.
     """
+    if train.memory == "auto":
+        raise ValueError(
+            "train.memory: expected given for this trainer, got auto; set train.micro_batch_size and "
+            "train.gradient_checkpointing"
+        )
     train.micro_batches(processes().num_processes)
     devices.require_precision(train.mixed_precision)
     if train.lora_rank:

@@ -161,7 +161,8 @@ class Finetuning:
         for slots in local.split(self.micro_batch_size):
             inputs = self._inputs(rows[slots], dropout[slots])
             ids = [self.cache.ids[i] for i in rows[slots].tolist()]
-            found.append(MicroBatch(rows[slots], slots, noise[slots], times[slots], inputs, ids))
+            drawn_for = self._pinned(noise[slots]), self._pinned(times[slots])
+            found.append(MicroBatch(rows[slots], slots, *drawn_for, inputs, ids))
         return found
 
     def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
@@ -177,8 +178,8 @@ class Finetuning:
             self.unet,
             self.scheduler,
             inputs.edited,
-            micro.noise.to(device),
-            micro.times.to(device),
+            micro.noise.to(device, non_blocking=True),
+            micro.times.to(device, non_blocking=True),
             Conditioning(embeds, inputs.source),
             min_snr=self.config.min_snr,
         )
@@ -192,10 +193,12 @@ class Finetuning:
             becomes_source = (no_text & ~no_image)[:, None, None, None]
             edited = torch.where(becomes_source, source * self.cache.scaling, edited)
         source[no_image] = 0
-        inputs = Inputs(edited, source, *self.texts.take(rows, no_text))
-        if self.accelerator.device.type == "cuda":
-            inputs = Inputs(*(tensor.pin_memory() for tensor in vars(inputs).values()))
-        return inputs
+        texts = self.texts.take(rows, no_text)
+        return Inputs(*map(self._pinned, (edited, source, *texts)))
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        """The tensor in memory from which a GPU copies while it computes; as it is without one."""
+        return tensor.pin_memory() if self.accelerator.device.type == "cuda" else tensor
 
     def current_editor(self) -> Editor:
         """The editor with its current weights."""

@@ -111,7 +111,8 @@ def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, s
         embeds = []
         for first in range(0, len(local), ENCODE_BATCH):
             batch = local[first : first + ENCODE_BATCH]
-            embeds.append(loaded.family.encode_prompts(loaded.pipe, batch).half().cpu())
+            with devices.tf32(loaded.pipe.device.type):
+                embeds.append(loaded.family.encode_prompts(loaded.pipe, batch).half().cpu())
         np.save(path / "embeds.npy", torch.cat(embeds).numpy())
         np.save(path / "tokens.npy", loaded.family.tokenize(loaded.pipe, local).input_ids.int().numpy())
 
@@ -156,7 +157,8 @@ def make_cache(
 
     def encoded(images: Tensor) -> np.ndarray:
         own = load()
-        return own.family.encode_images(own.pipe, images).half().cpu().numpy()
+        with devices.tf32(own.pipe.device.type):
+            return own.family.encode_images(own.pipe, images).half().cpu().numpy()
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import ProjectConfiguration
-from diffusers.training_utils import EMAModel
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -32,7 +32,9 @@ from rewardedit import devices
 from rewardedit.devices import Precision
 from rewardedit.files import append_json_line
 from rewardedit.processes import any_process, print_on_main, processes, sum_of_processes
+from rewardedit.training.averages import MovingAverages
 from rewardedit.training.checkpoints import Stateful, load_newest_checkpoint, save_checkpoint
+from rewardedit.training.host_copy import HostCopy
 from rewardedit.training.stopping import Stopped, stop_request
 from rewardedit.training.trackers import Tracker, installed_trackers, require_tracker, start_trackers
 
@@ -109,14 +111,14 @@ class TrainLoop:
         self.resume = resume
         self.label = label
         self.wrapped = wrapped
-        self.ema: EMAModel | None = None
-        if config.ema:
-            self.ema = EMAModel(parameters, decay=config.ema, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
+        self.ema = MovingAverages(parameters, config.ema) if config.ema else None
         self.states = [*states, lr_scheduler, *([] if self.ema is None else [self.ema])]
         self.step = 0
         self._losses: list[float] = []  # losses of the steps since the last line of the log
-        self._loss = 0.0  # mean loss of the step, summed over its micro-batches so far
-        self._ids: list[str] = []  # ids of their rows
+        # On the device until the end of the update: losses of micro-batches with the ids of their rows,
+        # and recorded means with their numbers of rows.
+        self._passes: list[tuple[Tensor, list[str]]] = []
+        self._means: list[tuple[str, Tensor, Tensor]] = []
         # sums and numbers of rows since the last line of the log
         self._recorded: dict[str, tuple[float, int]] = {}
 
@@ -159,53 +161,76 @@ class TrainLoop:
         """Adds the gradients of a micro-batch's mean loss.
 
         Args:
-            ids: ids of the rows, for the error message.
-
-        Raises:
-            TrainingStopped: if the loss is NaN or infinite.
+            ids: ids of the rows, for the error message of `update`.
         """
-        require_finite(loss.detach(), self.step, ids)
-        self._ids += ids
+        self._passes.append((loss.detach(), ids))
         self.accelerator.backward(loss)
-        self._loss += loss.item() / self.accelerator.gradient_accumulation_steps
 
     def update(self) -> None:
         """Advances the optimizer, the learning rate and the averages by one step; then writes the log.
 
+        The host waits for the device once: for the losses, the gradient's norm and the recorded means,
+        while the device takes the optimizer's step.
+
         Raises:
-            TrainingStopped: if the gradient is NaN or infinite, before it is used.
+            TrainingStopped: if a loss or the gradient is NaN or infinite. No checkpoint holds such a step.
         """
         if not self.wrapped:
             average_gradients(self.accelerator, self.parameters)
         norm = self.accelerator.clip_grad_norm_(self.parameters, self.config.max_grad_norm)
-        if self.accelerator.scaler is None:  # in fp16 the scaler skips such a step itself
-            require_finite(norm, self.step, self._ids, "gradient")
-        self._ids = []
+        numbers = self._send(norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         if not self.optimizer.step_was_skipped:
             self.lr_scheduler.step()
             if self.ema is not None:
                 self.ema.step(self.parameters)
-        loss = torch.tensor(self._loss, device=self.accelerator.device)
-        self.last_loss = float(self.accelerator.reduce(loss, "mean"))
-        self._losses.append(self.last_loss)
-        self._loss = 0.0
+        self._receive(numbers)
 
         done = self.step + 1
         if done % self.config.log_every == 0 or self.is_last():
             self._log(done)
 
+    def _send(self, norm: Tensor) -> HostCopy:
+        """Sends the numbers of a step to the host, before the optimizer's step is given to the device."""
+        losses = [loss for loss, _ in self._passes]
+        zero = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
+        mean = sum(losses, zero) / self.accelerator.gradient_accumulation_steps
+        mean = self.accelerator.reduce(mean, "mean")
+        recorded = [number for _, *pair in self._means for number in pair]
+        return HostCopy([mean, norm, *losses, *recorded], self.accelerator.device)
+
+    def _receive(self, numbers: HostCopy) -> None:
+        """Reads the numbers of a step.
+
+        Raises:
+            TrainingStopped: if a loss or the gradient's norm is NaN or infinite.
+        """
+        self.last_loss, norm, *values = numbers.read()
+        for (_, ids), loss in zip(self._passes, values, strict=False):
+            require_finite(loss, self.step, ids)
+        ids = list(chain.from_iterable(ids for _, ids in self._passes))
+        require_finite(self.last_loss, self.step, ids)  # of all processes
+        if self.accelerator.scaler is None:  # in fp16 the scaler skips such a step itself
+            require_finite(norm, self.step, ids, "gradient")
+        self._losses.append(self.last_loss)
+
+        recorded = iter(values[len(self._passes) :])
+        for (name, *_), mean, rows in zip(self._means, recorded, recorded, strict=True):
+            total, n = self._recorded.get(name, (0.0, 0))
+            self._recorded[name] = (total + mean * rows, n + int(rows))
+        self._passes = []
+        self._means = []
+
     def is_last(self) -> bool:
         """True at the last step."""
         return self.step + 1 == self.config.max_steps
 
-    def record(self, name: str, mean: Tensor, rows: int) -> None:
-        """Records a mean over a number of rows for the next line of the log,
-        which holds the mean over all rows of all processes.
+    def record(self, name: str, mean: Tensor, rows: int | Tensor) -> None:
+        """Records a mean over a number of rows, before the update that it belongs to, for the next line of
+        the log, which holds the mean over all rows of all processes.
         """
-        total, n = self._recorded.get(name, (0.0, 0))
-        self._recorded[name] = (total + float(mean.detach()) * rows, n + rows)
+        self._means.append((name, mean.detach(), torch.as_tensor(rows)))
 
     def _log(self, step: int) -> None:
         """Writes a line to metrics.jsonl and to the trackers."""
@@ -313,16 +338,16 @@ def average_gradients(accelerator: Accelerator, parameters: list[nn.Parameter]) 
                 p.grad = accelerator.reduce(p.grad, "mean")
 
 
-def require_finite(value: Tensor, step: int, ids: list[str], what: str = "loss") -> None:
+def require_finite(value: float, step: int, ids: list[str], what: str = "loss") -> None:
     """Stops a run if its loss or its gradient norm is NaN or infinite.
 
     Raises:
         TrainingStopped: naming the step and the batch.
     """
-    if not torch.isfinite(value):
+    if not math.isfinite(value):
         shown = ", ".join(ids[:8]) + (f" and {len(ids) - 8} more" if len(ids) > 8 else "")
         raise TrainingStopped(
-            f"the {what} is {value.item()} at step {step}, in the batch of rows {shown}; check those rows. "
+            f"the {what} is {value} at step {step}, in the batch of rows {shown}; check those rows. "
             "--resume meets the same batch; for a lower train.lr or train.mixed_precision=no start a new "
             "folder (copy relabelled/ and cache/ to keep them)"
         )

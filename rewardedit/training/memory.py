@@ -155,6 +155,12 @@ def finetuning_memory(
     return Training(frozen + each * learned, step, FULL * learned, casts)
 
 
+def training_memory(editor: Blueprint, train: TrainConfig, processes: int = 1) -> int:
+    """Most bytes that fine-tuning on the pairs alone needs at a time."""
+    needed = finetuning_memory(editor, train, processes)
+    return max(_with_overhead(_fine_tuning(editor, train, needed)).values())
+
+
 def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
     """The UNet, prepared for fine-tuning, on `meta`.
 

@@ -15,7 +15,18 @@ MOMENTUM = 0.95
 QUINTIC = (3.4445, -4.7750, 2.0315)  # coefficients of the Newton-Schulz iteration
 
 
-class Muon(torch.optim.AdamW):
+class AdamW(torch.optim.AdamW):
+    """AdamW whose fused step is skipped by the gradient scaler, as any other optimizer's, where gradients
+    overflowed. Its kernel could skip by itself, but then neither the learning rate nor the averages would
+    know of it.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
+        super().__init__(groups, **options)
+        self._step_supports_amp_scaling = False
+
+
+class Muon(AdamW):
     """AdamW, but groups with `muon=True` step along their orthogonalised Nesterov momentum (Jordan et al.
     2024).
 
@@ -25,10 +36,6 @@ class Muon(torch.optim.AdamW):
 
     def __init__(self, groups: list[dict[str, Any]], **options: Any) -> None:
         super().__init__([{"muon": False, **group} for group in groups], **options)
-        # A gradient scaler relies on fused optimizers to skip a step whose gradients overflowed. AdamW's
-        # kernel does, Muon's part would not; so the scaler skips the step, as it does for any other
-        # optimizer.
-        self._step_supports_amp_scaling = False
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:

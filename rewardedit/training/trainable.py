@@ -1,5 +1,6 @@
 """Settings, labels, trained parameters and optimizer of fine-tuning an editor."""
 
+import copy
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from rewardedit.diffusion.families import EditFamily
 from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
-from rewardedit.training.optimizer import Muon, parameter_groups
+from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class TrainConfig(LoopConfig):
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # Muon's learning rate, for matrices and convolutions except first and last layer
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
+    # auto: on a GPU, smaller micro-batches and gradient checkpointing are taken as far as the card needs them
+    memory: Literal["given", "auto"] = "given"
     conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
     min_snr: float | None = None
@@ -192,6 +195,21 @@ def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
             part.float()
 
 
+def half_vae(vae: nn.Module, dtype: torch.dtype | None) -> nn.Module:
+    """Copy of a frozen VAE for passes within steps, in the type of most of their computations: under autocast
+    it computes what the VAE does, bit for bit, without casting its weights at each call. The VAE itself stays
+    as it is, to be sampled with and saved; it is its own copy without mixed precision.
+
+    Of a text encoder such a copy computes otherwise: its embeddings stay in full precision under autocast.
+    """
+    if dtype is None:
+        return vae
+    copied = copy.deepcopy(vae)
+    cast_frozen(copied, dtype)
+    on_gpu = all(p.device.type == "cuda" for p in copied.parameters())
+    return copied.to(memory_format=torch.channels_last) if on_gpu else copied  # pyright: ignore[reportCallIssue]
+
+
 def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
     """Raises ValueError if a LoRA would be trained on a text-to-image UNet, whose channels for the source
     image would be neither trained nor saved.
@@ -219,6 +237,7 @@ def add_lora(family: EditFamily, denoiser: Any, config: TrainConfig) -> None:
 
 
 def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.Optimizer:
+    """The optimizer of the trained modules; on a GPU, AdamW's step is a few kernels for all weights."""
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append(
@@ -230,7 +249,8 @@ def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.O
     if models.words is not None:
         groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
     if config.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay)
+        fused = all(p.device.type != "cpu" for p in models.trained) or None
+        return AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
     if config.optimizer == "muon":
         return Muon(groups, lr=config.lr, weight_decay=config.weight_decay)
     try:

@@ -6,10 +6,13 @@ The averages' share of the old is min(t / (10 + t), ema) after step t + 1: 0, 1/
 
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline
+from diffusers.training_utils import EMAModel
+from torch import nn
 
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.averages import MovingAverages
 from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.latents import make_cache
 from rewardedit.training.trainable import RewardLabels, TrainConfig
@@ -53,3 +56,24 @@ def test_a_small_model_ends_with_its_averaged_weights(tmp_path):
     assert (three - one).abs().max() > 1e-2
     wanted = ((one + 10 * two) / 11 + 5 * three) / 6
     torch.testing.assert_close(trained(0.9)[1], wanted, rtol=0, atol=1e-5)
+
+
+def test_averages_on_a_device_are_those_of_the_plain_loop(standin_device):
+    torch.manual_seed(0)
+    here = [nn.Parameter(torch.randn(shape)) for shape in ((3, 4), (5,))]
+    there = [nn.Parameter(p.detach().to(standin_device)) for p in here]
+    plain = EMAModel(here, decay=0.5, use_ema_warmup=True, inv_gamma=10.0, power=1.0)
+    fused = MovingAverages(there, 0.5)
+    for _ in range(14):
+        with torch.no_grad():
+            for a, b in zip(here, there, strict=True):
+                a.add_(torch.randn_like(a))
+                b.copy_(a)
+        plain.step(here)
+        fused.step(there)
+        for a, b in zip(plain.shadow_params, fused.shadow_params, strict=True):
+            assert b.device.type == standin_device
+            torch.testing.assert_close(b.cpu(), a, rtol=0, atol=1e-6)
+    assert fused.cur_decay_value == plain.cur_decay_value == 0.5
+    kept = {name: value for name, value in fused.state_dict().items() if name != "shadow_params"}
+    assert kept == {name: value for name, value in plain.state_dict().items() if name != "shadow_params"}

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from rewardedit.training.fit import SmallTrainConfig, fit
-from rewardedit.training.optimizer import Muon, orthogonalised, parameter_groups
+from rewardedit.training.optimizer import AdamW, Muon, orthogonalised, parameter_groups
+from rewardedit.training.trainable import TrainConfig, TrainedModules, make_optimizer
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one():
@@ -44,6 +45,41 @@ def test_a_muon_step_is_adamw_elsewhere():
         plain.step()
     assert torch.equal(bias, reference)
     assert 0 < (weight - before).norm() < 3 * 1e-2 * 1.3 * 2
+
+
+def test_a_fused_step_is_the_plain_one(standin_device):
+    torch.manual_seed(0)
+    plain = nn.Linear(4, 3)
+    there = nn.Linear(4, 3)
+    there.load_state_dict(plain.state_dict())
+    there.to(standin_device)
+    optimizers = {}
+    for net in (plain, there):
+        modules = TrainedModules(net, None, None, None, list(net.parameters()))
+        optimizers[net] = make_optimizer(TrainConfig(lr=1e-2), modules)
+    for step in range(3):
+        for net, optimizer in optimizers.items():
+            for p in net.parameters():
+                p.grad = torch.full_like(p, 1.0 + step)
+            optimizer.step()
+    assert [optimizer.param_groups[0]["fused"] for optimizer in optimizers.values()] == [None, True]
+    for a, b in zip(plain.parameters(), there.parameters(), strict=True):
+        torch.testing.assert_close(b.cpu(), a.detach(), rtol=0, atol=1e-6)
+
+
+def test_a_fused_step_whose_gradient_overflowed_is_not_taken_by_the_scaler():
+    """So that the loop learns of it: the kernel would skip it by itself."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = AdamW([{"params": [weight]}], fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    taken = []
+    optimizer.register_step_post_hook(lambda *_: taken.append(True))
+    for gradient in (torch.inf, 1.0):
+        scaler.scale((weight * gradient).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert taken == [True]
 
 
 def test_a_run_with_muon_goes_on_where_it_stopped(tmp_path):

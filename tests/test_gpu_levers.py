@@ -1,0 +1,71 @@
+"""What is faster on a GPU gives the same there: python -m pytest -m gpu"""
+
+import pytest
+import torch
+from torch import nn
+
+from rewardedit import devices
+from rewardedit.diffusion.compiling import compile_blocks
+from rewardedit.diffusion.editors import SamplingConfig, as_editor
+from rewardedit.diffusion.families import family_of
+from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator
+from rewardedit.training.optimizer import AdamW
+from rewardedit.training.savers import card_memory
+from rewardedit.training.trainable import half_vae
+from tests.models import tiny_pipeline
+
+pytestmark = pytest.mark.gpu
+
+
+def test_an_update_has_no_wait_but_that_for_its_numbers(tmp_path):
+    """torch raises at any operation that makes the host wait, but not at waiting for an event."""
+    config = LoopConfig(
+        max_steps=3, log_every=1, mixed_precision="no", tracker="none", lr_warmup_steps=1, ema=0.9
+    )
+    accelerator = make_accelerator(tmp_path, "no", 1, "none")
+    weight = nn.Parameter(torch.zeros(2, device="cuda"))
+    optimizer = accelerator.prepare(AdamW([{"params": [weight]}], lr=0.1, fused=True))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    loop = TrainLoop(config, accelerator, optimizer, schedule, [weight], tmp_path)
+    rows = torch.tensor(1, device="cuda")
+    for step in loop.steps():
+        # The first update makes the optimizer's state.
+        torch.cuda.set_sync_debug_mode("default" if step == 0 else "error")
+        try:
+            loss = (weight - 1.0).square().sum()
+            loop.record("reward", loss, rows)
+            loop.backward(loss, ["a"])
+            loop.update()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert 0 < loop.last_loss < 2
+
+
+def test_compiled_blocks_edit_alike():
+    editor = as_editor(tiny_pipeline().to("cuda"))
+    source = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain = editor(source, ["make it red"] * 2, settings=SamplingConfig(2))
+    compilation = compile_blocks(editor.pipe.unet)
+    edited = editor(source, ["make it red"] * 2, settings=SamplingConfig(2))
+    assert compilation.failure is None
+    assert (edited - plain).abs().max() < 0.02
+
+
+def test_a_vae_in_half_precision_decodes_alike():
+    pipe = tiny_pipeline().to("cuda")
+    vae = pipe.vae.requires_grad_(False)
+    latents = torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
+    with torch.no_grad(), devices.autocast("cuda"):
+        plain = family_of(pipe).decode(vae, latents)
+        half = family_of(pipe).decode(half_vae(vae, torch.bfloat16), latents)
+    assert (half - plain).abs().max() < 0.05
+
+
+def test_tf32_is_near_fp32_and_the_card_is_known():
+    a, b = torch.randn(2, 256, 256, generator=torch.Generator().manual_seed(0)).cuda()
+    plain = a @ b
+    with devices.tf32("cuda"):
+        fast = a @ b
+    assert ((fast - plain).abs().max() / plain.abs().max()) < 5e-3
+    assert torch.equal(a @ b, plain)
+    assert card_memory() > 2**30

@@ -1,0 +1,63 @@
+"""`memory: auto` takes the cheapest settings that fit the card."""
+
+import pytest
+
+from rewardedit.training import savers
+from rewardedit.training.estimate import load_blueprint, require_trainable
+from rewardedit.training.memory import training_memory
+from rewardedit.training.meta import GIB
+from rewardedit.training.savers import candidates, fit_to_card, fit_training
+from rewardedit.training.trainable import TrainConfig
+
+TRAIN = TrainConfig(batch_size=12, memory="auto", tracker="none")
+
+
+def tried(train: TrainConfig, processes: int = 1) -> list[tuple[int | None, bool]]:
+    return [(t.micro_batch_size, t.gradient_checkpointing) for t in candidates(train, processes)]
+
+
+def test_settings_are_tried_in_the_order_of_what_they_cost():
+    filling = [12, 6, 4]
+    order = [*((rows, False) for rows in filling), *((rows, True) for rows in (*filling, 3, 2, 1))]
+    assert tried(TRAIN) == order
+    assert tried(TRAIN, processes=2) == [(6, False), (6, True), (3, True), (2, True), (1, True)]
+    given = TrainConfig(batch_size=8, micro_batch_size=2, gradient_checkpointing=True)
+    assert tried(given) == [(2, True), (1, True)]
+    for candidate in candidates(TRAIN):
+        assert candidate.memory == "given"
+        candidate.micro_batches(1)
+
+
+def test_the_first_that_fits_a_card_is_taken_and_told(tiny_editor):
+    editor = load_blueprint(tiny_editor, 64)
+    sizes = [training_memory(editor, candidate) for candidate in candidates(TRAIN)]
+    assert sizes[0] > sizes[1] > sizes[2], "smaller micro-batches need less"
+    assert sizes[3] < sizes[0], "so does checkpointing"
+    for size in sizes[:4]:
+        card = int(size / savers.SHARE) + 1
+        fitted = fit_to_card(TRAIN, lambda train: training_memory(editor, train), card)
+        first = next(number for number, needed in enumerate(sizes) if needed <= size)
+        assert fitted.train == list(candidates(TRAIN))[first]
+        assert fitted.needed == sizes[first]
+    with pytest.raises(ValueError, match=r"train\.memory: expected a GPU of .* got 1\.0 GiB; give"):
+        fit_to_card(TRAIN, lambda train: training_memory(editor, train), GIB)
+
+
+def test_settings_stay_as_given_where_they_are_given_or_without_a_gpu(tiny_editor, monkeypatch):
+    editor = load_blueprint(tiny_editor, 32)
+    given = TrainConfig(batch_size=12)
+    assert fit_training(given, editor) == (given, [])
+    monkeypatch.setattr(savers, "card_memory", lambda: None)
+    assert fit_training(TRAIN, editor) == (
+        TrainConfig(batch_size=12, tracker="none"),
+        ["memory: auto takes the settings as given, without a GPU"],
+    )
+    monkeypatch.setattr(savers, "card_memory", lambda: 80 * GIB)
+    settings, (line,) = fit_training(TRAIN, editor)
+    assert (settings.micro_batch_size, settings.gradient_checkpointing) == (12, False)
+    assert line.startswith("memory: auto takes micro_batch_size=12, gradient_checkpointing=false: ")
+
+
+def test_a_trainer_that_fits_nothing_refuses_auto():
+    with pytest.raises(ValueError, match=r"train\.memory: expected given for this trainer, got auto; set"):
+        require_trainable(TRAIN, "shapes/editor", 32)
