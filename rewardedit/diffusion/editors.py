@@ -4,7 +4,7 @@ with the additions of a reward-conditioned one.
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from torch import Tensor
 
 from rewardedit import config as configs
 from rewardedit import devices
+from rewardedit.batch_sizes import BatchSize
 from rewardedit.diffusion.attention import AttentionChoice, Backend, set_attention
 from rewardedit.diffusion.compiling import Compilation, compile_blocks
+from rewardedit.diffusion.decoding import ALL, decoding_what_fits
 from rewardedit.diffusion.editor_files import (
     EMBEDDING,
     SETTINGS,
@@ -72,6 +74,8 @@ class Editor:
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
     compilation: Compilation | None = None  # None: not compiled
+    # images that the VAE decodes at a time: all, until memory runs out
+    decoded_at_once: BatchSize = field(default_factory=lambda: BatchSize(ALL))
 
     def __call__(
         self,
@@ -152,7 +156,9 @@ class Editor:
         generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
         inputs = {k: v.value if isinstance(v, Broadcast) else v for k, v in encoded.inputs.items()}
         options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
-        return Edits.of_output(self.pipe(generator=generator, output_type="pt", **{**inputs, **options}))
+        with decoding_what_fits(self.pipe, self.decoded_at_once):
+            output = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
+        return Edits.of_output(output)
 
     @property
     def family(self) -> EditFamily:
