@@ -157,6 +157,7 @@ def scoring(tree: Path) -> list[str]:
         "rewardedit/diffusion/",
         "rewardedit/reports/heatmap.py",
         "rewardedit/training/reward.py",
+        "rewardedit/training/rollouts.py",
         "trainers/_feedback.py",
     )
     found = []

@@ -58,6 +58,7 @@ PYTEST = (
     "-m",
     "pytest",
     "tests/diffusion/test_attention.py",  # by name: other tests import packages that a GPU machine may lack
+    "tests/test_gpu_levers.py",
     "tests/test_gpu.py",
     "-o",
     "addopts=--strict-markers",

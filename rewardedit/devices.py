@@ -12,7 +12,7 @@ from rewardedit.untrusted import MEMORY_FAULT
 
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-TF32 = "REWARDEDIT_TF32"  # environment variable: 0 keeps matrix products of fp32 models in fp32
+TF32 = "REWARDEDIT_TF32"  # environment variable: 1 lets a GPU multiply matrices of fp32 models in TF32
 
 
 def default_device() -> str:
@@ -48,10 +48,10 @@ def no_autocast(device: str) -> AbstractContextManager[Any]:
 
 def tf32(device: str) -> AbstractContextManager[None]:
     """Context in which a GPU multiplies fp32 matrices in TF32, with 10 bits of mantissa, as it convolves by
-    torch's default: for scorers and other models that are not trained. Nothing on a CPU, and nothing if the
-    environment variable REWARDEDIT_TF32 is 0.
+    torch's default: for scorers and other models that are not trained. Only if the environment variable
+    REWARDEDIT_TF32 is 1, as scores change in the third or fourth digit; never on a CPU.
     """
-    return _tf32() if device == "cuda" and os.environ.get(TF32) != "0" else nullcontext()
+    return _tf32() if device == "cuda" and os.environ.get(TF32) == "1" else nullcontext()
 
 
 @contextmanager

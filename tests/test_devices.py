@@ -49,17 +49,18 @@ def test_tf32_is_taken_on_a_gpu_alone_and_only_within_the_context(monkeypatch):
         with devices.tf32(device):
             return torch.get_float32_matmul_precision()
 
+    assert within("cuda") == "highest"
+    monkeypatch.setenv(devices.TF32, "1")
     assert [within(device) for device in ("cpu", "meta", "cuda")] == ["highest", "highest", "high"]
     assert torch.get_float32_matmul_precision() == "highest"
     with pytest.raises(ZeroDivisionError), devices.tf32("cuda"):
         raise ZeroDivisionError
     assert torch.get_float32_matmul_precision() == "highest"
-    monkeypatch.setenv(devices.TF32, "0")
-    assert within("cuda") == "highest"
 
 
 def test_scorers_compute_under_the_setting_of_their_device(monkeypatch):
     """A CPU has no TF32, so the device's name alone is another here."""
+    monkeypatch.setenv(devices.TF32, "1")
     tf32 = devices.tf32
     monkeypatch.setattr(devices, "tf32", lambda device: tf32({"cpu": "cuda"}[device]))
     seen = []

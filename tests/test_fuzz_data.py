@@ -62,6 +62,7 @@ def damaged(content: bytes, changes: list[tuple[int, int, str]]) -> bytes:
 
 
 @both
+@pytest.mark.filterwarnings("ignore:mask. its values up to")
 def test_damaged_images_of_every_format(cases):
     def read(case: Any, folder: Path) -> None:
         kind, mode, changes, load = case

@@ -187,7 +187,7 @@ class EditBatch:
             elif value is not None:
                 values[column.name] = value * len(edited)
         batch = self._with(**{**values, "edited": edited}, is_finite=tuple(is_finite))
-        batch._require_shapes()
+        require_shapes({name: getattr(batch, name) for name in CHANNELS})
         return batch
 
     def _with(self, **values: Any) -> "EditBatch":

@@ -25,6 +25,7 @@ def decoding_what_fits(pipe: Any, size: BatchSize) -> Iterator[None]:
         yield
         return
     plain = vae.decode
+    replaced = vars(vae).get("decode")  # a function that somebody else has put in the method's place
 
     def decode(latents: Tensor, return_dict: bool = True, **options: Any) -> Any:
         def decoded(rows: Tensor) -> Tensor:
@@ -38,4 +39,7 @@ def decoding_what_fits(pipe: Any, size: BatchSize) -> Iterator[None]:
     try:
         yield
     finally:
-        del vae.decode
+        if replaced is None:
+            del vae.decode
+        else:
+            vae.decode = replaced

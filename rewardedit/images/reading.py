@@ -131,7 +131,7 @@ def _colours(image: Image.Image, channels: int) -> np.ndarray:
 
 
 def _brushed(image: Image.Image, channels: int = 1) -> np.ndarray:
-    """How transparent each pixel (h, w, 1) is, in bytes."""
+    """Transparency of each pixel (h, w, 1), in bytes."""
     return 255 - np.asarray(image.convert("RGBA").getchannel("A"))[:, :, None]
 
 

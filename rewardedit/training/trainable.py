@@ -1,6 +1,5 @@
 """Settings, labels, trained parameters and optimizer of fine-tuning an editor."""
 
-import copy
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -193,21 +192,6 @@ def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
     for part in module.modules():
         if isinstance(part, nn.LayerNorm | nn.GroupNorm):
             part.float()
-
-
-def half_vae(vae: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """Copy of a frozen VAE for passes within steps, in the type of most of their computations: under autocast
-    it computes what the VAE does, bit for bit, without casting its weights at each call. The VAE itself stays
-    as it is, to be sampled with and saved; it is its own copy without mixed precision.
-
-    Of a text encoder such a copy computes otherwise: its embeddings stay in full precision under autocast.
-    """
-    if dtype is None:
-        return vae
-    copied = copy.deepcopy(vae)
-    cast_frozen(copied, dtype)
-    on_gpu = all(p.device.type == "cuda" for p in copied.parameters())
-    return copied.to(memory_format=torch.channels_last) if on_gpu else copied  # pyright: ignore[reportCallIssue]
 
 
 def require_source_channels(takes_source: bool, config: TrainConfig) -> None:

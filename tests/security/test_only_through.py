@@ -94,6 +94,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "reports/model_card": OWN,
         "reports/published": OWN,
         "reports/report": PACKAGE,
+        "training/environment": "what the system says of its processor",
         "training/phases": OWN,
         "training/run": OWN,
         "training/run_folder": OWN,

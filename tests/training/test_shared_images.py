@@ -103,7 +103,7 @@ def test_rows_of_a_step_in_turn_show_one_edit(rows, tmp_path):
         assert len(batch) == len(labels) == len(questions) == 6
         for first in (0, 3):
             assert len({ids[name] for name in names[first : first + 3]}) == 1
-            assert torch.equal(batch.edited[first], batch.edited[first + 2])
+            assert torch.equal(batch.images["edited"][first], batch.images["edited"][first + 2])
         drawn += names
     assert set(drawn) == {found[number].id for number in usable}, "every row is asked about"
 
