@@ -2,11 +2,14 @@
 
 import sys
 
+import pytest
+
 from tests.readme import BENCHMARKS
 
 sys.path.insert(0, str(BENCHMARKS))
 
 
+@pytest.mark.slow
 def test_both_loops_of_refl_take_the_same_calls_but_for_the_rollouts():
     """Two micro-batches of one row each, with rollouts of three steps, the last of which has a gradient."""
     import refl

@@ -128,6 +128,7 @@ def test_choose_the_best_of_8_with_a_function_of_ones_own(here):
     assert (here / "chosen" / "gallery.html").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("published")
 def test_fine_tune_on_pairs_of_ones_own(here):
     own, _ = commands(sections("Train"))

@@ -311,7 +311,7 @@ def finetune(
                         # Take the last steps with gradient; decode and score.
                         edited = rollouts.edit(tuning.unet, started[i])
                         scores = rollouts.score(micro, edited)
-                        loop.record("reward", scores.mean(), int(scores.valid.sum()))
+                        loop.record("reward", scores.mean(), scores.valid.sum())
                         # λ · relu(10 − s), the second term of Eq. 8.
                         shortfall = reward_loss(
                             scores.score, scores.valid, reward.loss, reward.hinge, shared.scale

@@ -98,6 +98,7 @@ def words_of(base: str) -> list[str]:
     return [f"base={base}", *data, *candidates, *more]
 
 
+@pytest.mark.slow
 def test_two_processes_divide_the_stages_and_make_what_one_makes(tiny_editor, tmp_path, monkeypatch):
     """A run that is refused, one that is written over, resumed, and a fresh one, in one launch."""
     monkeypatch.setenv("SCORED", str(tmp_path / "scored-by-one"))

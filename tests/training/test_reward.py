@@ -27,6 +27,7 @@ def test_the_loss_is_the_mean_of_the_rows_that_could_be_scored():
     assert reward_loss(score, valid, "linear") == pytest.approx(-13 / 2)
 
 
+@pytest.mark.slow
 def test_a_row_has_the_same_noise_in_any_batch_also_where_steps_add_noise(tiny_editor, tmp_path):
     look = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
     reward = RewardConfig(

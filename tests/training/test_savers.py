@@ -28,6 +28,7 @@ def test_settings_are_tried_in_the_order_of_what_they_cost():
         candidate.micro_batches(1)
 
 
+@pytest.mark.slow
 def test_the_first_that_fits_a_card_is_taken_and_told(tiny_editor):
     editor = load_blueprint(tiny_editor, 64)
     sizes = [training_memory(editor, candidate) for candidate in candidates(TRAIN)]
