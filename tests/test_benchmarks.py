@@ -322,8 +322,9 @@ def test_what_is_out_of_date_is_made_again_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(remake.subprocess, "run", lambda command, **_: called.append(command))
     monkeypatch.setattr(remake, "record", lambda run, command, folder: called.append([run.name, command]))
     remake.remake("quickstart-without-captions")
+    from remake import VIFI_CLIP
 
-    words = ["quickstart", "evaluate.n=560", "evaluate.val_n=140"]
+    words = ["quickstart", VIFI_CLIP, "relabel.upper=null"]
     assert called[0][1:6] == ["train", *words, "name=quickstart-without-captions"]
     assert called[1] == ["quickstart-without-captions", " ".join(["rewardedit train", *words])]
     for name in remake.ORDER:

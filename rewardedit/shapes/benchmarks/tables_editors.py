@@ -88,7 +88,7 @@ def reward_conditioning() -> str:
     """The quickstart with labels from instructions alone, and with labels from exact captions."""
     columns = {
         "quickstart-without-captions": "labels from instructions alone, by `vifi_clip`",
-        "quickstart-exact-captions": "labels from exact captions, by `clip_d`",
+        "quickstart": "labels from exact captions, by `clip_d`",
     }
     results = {words: result for name, words in columns.items() if (result := read(name)) is not None}
     if not results:
