@@ -261,7 +261,7 @@ def test_the_tests_part_finds_its_tests_and_those_that_train_come_last(tmp_path)
     cuda.lay_out(tmp_path)
     found = cuda.run_parts(cuda.choose("tests"), tmp_path, len, tiny=True)["tests"]
     assert found["status"] == "ok", found["tail"]
-    names = re.findall(r"::(\w+)", found["tail"])
+    names = re.findall(r"(?:::|<Function )(\w+)", found["tail"])
     files = [word for word in cuda.PYTEST if word.startswith("tests/")]
     assert "attention" in files[0]
     assert names[-1] == "test_the_small_models_are_trained_from_scratch"
