@@ -43,7 +43,7 @@ def main() -> None:
     found = measure(tuple(line.words) or PARTS)
     for path, figures in found.items():
         print(f"{path}: {figures['ratio']:.2f} ± {figures['spread']:.2f}")
-    line.keep("speed-cpu", {"paths": earlier() | found})
+    line.keep("speed-cpu", {"paths": earlier() | found}, "python benchmarks/speed_cpu.py")
 
 
 if __name__ == "__main__":
