@@ -121,7 +121,11 @@ def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
         rows = []
         for name, mean in means.items():
             if name != of.main:
-                rows.append(_interval(_with_mean(name, mean, digits), by_variant[name], 1, digits))
+                found = by_variant[name]
+                label = _with_mean(name, mean, digits)
+                if found is not None and found["n"] < metrics["n"]:
+                    label += f", {found['n']} edits"
+                rows.append(_interval(label, found, 1, digits))
         panels.append(Intervals(plain.name, says, rows))
     return panels
 

@@ -114,6 +114,9 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
         assert 0 < low < oracle["conditioned_five"] - oracle[name] < high, name
     assert metrics["flags"]["conditioned_five"] is None
     assert metrics["flags"]["conditioned_one"] is None
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r"asked for one \([−\d.]+\), 4 edits", page)
+    assert not re.search(r"base \([−\d.]+\), \d+ edits", page)
     assert oracle["ci95_vs_one"] == oracle["differences"]["conditioned_one"]["ci95"]
     assert oracle["differences"]["conditioned_one"]["difference"] == pytest.approx(7.5, abs=0.1)
     assert metrics["differences"]["ssim"]["conditioned_one"]["n"] == 4
