@@ -52,8 +52,10 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e .
 	touch $@
 
+# UniRL's client is tested against our server; it asks for Python 3.12 and a GPU's packages, its client needs neither.
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-deps --ignore-requires-python unirl==0.2.0
 	touch $@
 
 $(VENV)/installed-docs: $(VENV)/installed

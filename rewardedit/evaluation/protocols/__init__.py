@@ -1,0 +1,1 @@
+"""Published benchmarks of scorers: one file each."""

@@ -1,0 +1,1 @@
+"""Rewards for other projects' training loops, metrics and graphs: one file each."""
