@@ -124,7 +124,7 @@ def test_throughput():
     from rewardedit import load_scorer
 
     assert throughput.samples_a_second(70, rounds=1) > 0
-    found = throughput.measure(load_scorer("clip_d"), 64, batch=16, rounds=1)
+    found = throughput.measure(load_scorer("clip_d", checkpoint="shapes/clip"), 64, batch=16, rounds=1)
     assert min(found.values()) > 0
     assert set(found) == {"one by one", "batched", "8 candidates", "8 candidates, prepared"}
 
@@ -386,7 +386,7 @@ def test_runs_are_trained_and_kept_for_judging(tmp_path, monkeypatch):
     import hacking
     import hacking_runs
 
-    small = {"DATA": DataConfig(limit=8), "N": 3, "POOLS": {"test": (0, 7)}}
+    small = {"DATA": DataConfig("shapes", limit=8), "N": 3, "POOLS": {"test": (0, 7)}}
     small |= {"CHECK_EVERY": {"honest": 1}, "STEPS": {"honest": 2}}
     small["SEEDS"] = {("test", "honest"): range(1, 3)}
     for name, value in small.items():

@@ -315,7 +315,7 @@ def test_rank_correlation_of_a_variant_is_also_that_within_editors():
 def test_an_audit_rates_rows_by_rule_method_and_type_of_edit():
     import adiee_data
 
-    samples = Shapes("train").batch(0, 4)
+    samples = Shapes("train", 3, ("textured",)).batch(0, 4)
     shared = {"sequence_id": None, "method": "editor", "label": 10.0}
     rows = [
         {**shared, "rule": rule, "source_id": f"shapes:train-0-{i}", "edited": encode_png(images[i])}
@@ -326,7 +326,11 @@ def test_an_audit_rates_rows_by_rule_method_and_type_of_edit():
             ("another_word", 1, samples.target),
         )
     ]
-    rating = adiee_data.rate_rows(rows, {"data": {"shapes": {}}, "sequences": {}})
+    config = {
+        "data": {"shapes": {"name": "shapes", "shapes": {"seed": 3, "backdrops": ["textured"]}}},
+        "sequences": {},
+    }
+    rating = adiee_data.rate_rows(rows, config)
     assert rating[0] > 9
     assert rating[1] == 0
     assert rating[2] > 9
@@ -374,9 +378,9 @@ def test_the_rival_on_the_same_labels_has_the_rows_and_steps_of_all_legs():
     phases = same_labels.phases_of_scorer()
     assert config.train.max_steps == sum(phase.train.max_steps for phase in phases)
     assert config.data.keys() == {"more", "damaged", "compared", "moved"}
-    assert {own.rows for own in config.data.values()} == {None}  # in whole
+    assert {own.limit for own in config.data.values()} == {None}  # in whole
     asked = same_labels.config_of_phases(["train.max_steps=10", "data.damaged.limit=7"])
-    assert (asked.train.max_steps, asked.data["damaged"].rows) == (10, 7)
+    assert (asked.train.max_steps, asked.data["damaged"].limit) == (10, 7)
     assert asked.data["damaged"].path == config.data["damaged"].path
     assert [phase.model for phase in phases] == ["shapes/vlm", *(f"phase-{n}/scorer" for n in (1, 2, 3))]
 
@@ -405,7 +409,7 @@ def test_variants_are_settings_of_the_recipe(labelled):
         assert data.edit_types
         assert not {*data.edit_types} & {*adiee_ablations.TURNS}
     data = {"rows": replace(labelled[0]["rows"], fraction=0.3)}
-    assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].share == 1.0
+    assert adiee_ablations.of_so_many(replace(first, data=data), 10**6).data["rows"].fraction == 1.0
     words = [["held_out=null", *change] for change in vifi_rows.VARIANTS.values()]
     configs = [load_recipe("shapes/vifi-clip", change)[1] for change in words]
     assert [config.data.limit for config in configs] == [2800, 5600, 11200, 22400, 22400]

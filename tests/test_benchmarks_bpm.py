@@ -71,7 +71,7 @@ def test_alignment_of_two_editors_beside_the_prior(samples, lenient):
 
     found = {"bpm": scores}
     for rival in ("l2", "clip_t"):
-        scorer = load_scorer(rival)
+        scorer = load_scorer(rival, **({"checkpoint": "shapes/clip"} if rival == "clip_t" else {}))
         found[rival] = {name: rivals.scored(scorer, samples, images) for name, images in edits.items()}
     on_crop = {name: bpm_checks.plain_similarity(lenient, samples, images) for name, images in edits.items()}
     asked_for = [kind != "remove" for kind in samples.edit_type]

@@ -57,7 +57,7 @@ def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], *
             raise ValueError(f"scorer: expected a name, a mapping or a function; got {type(spec).__name__}")
         return FunctionScorer(spec, **options)
     terms = read_spec(spec)
-    if options and not (isinstance(spec, str) and len(terms) == 1):
+    if options and len(terms) > 1:
         key = next(iter(options))
         raise ValueError(
             f"scorer {spec!r}: {key}: say which of its scorers takes it: {{NAME: {{weight: …, {key}: …}}, …}}"

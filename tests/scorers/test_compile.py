@@ -15,11 +15,13 @@ import sys
 import torch
 
 from rewardedit import EditBatch, load_scorer
+from rewardedit.data.worlds import world
+from rewardedit.scorer_spec import with_options
 from rewardedit.shapes import Shapes
 
 samples = Shapes("val").batch(0, 3)
 batch = EditBatch(samples.source, samples.instruction, samples.target, target=samples.target)
-scorer = load_scorer(sys.argv[1])
+scorer = load_scorer(with_options(sys.argv[1], world("shapes").scorers))
 with torch.no_grad():
     expected = scorer(batch)
     found = torch.compile(scorer)(batch)

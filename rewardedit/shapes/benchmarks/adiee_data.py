@@ -25,8 +25,10 @@ import torch
 from common import read_command_line
 from scipy.optimize import minimize
 
-from rewardedit.config import load_yaml
+from rewardedit.config import build, load_yaml
+from rewardedit.data import DataConfig
 from rewardedit.data.sequences import SequencesConfig
+from rewardedit.data.worlds import WorldConfig
 from rewardedit.evaluation.statistics import difference_of_groups, spearman
 from rewardedit.images import gaussian_blur, load_image
 from rewardedit.shapes import EDIT_TYPES, Shapes, ShapesBatch, ShapesOracle, sequence
@@ -74,22 +76,23 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
             by_sequence[int(row["sequence_id"].rsplit("-", 1)[1])].append(i)
         else:
             by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
-    data = next(iter(config["data"].values()))
-    backdrops, kinds = tuple(data.get("backdrops", ["plain"])), tuple(data.get("edit_types") or EDIT_TYPES)
-    world = Shapes(data.get("split", "train"), data.get("seed", 0), backdrops, kinds)
+    data = build(DataConfig, next(iter(config["data"].values())))
+    own = data.shapes or WorldConfig()
+    world = Shapes(data.split, own.seed, own.backdrops, data.edit_types or EDIT_TYPES)
     for block, members in by_block.items():
         samples = world.batch(block * BLOCK, BLOCK)
-        own = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
-        for i, number in zip(members, own, strict=True):
+        numbers = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
+        for i, number in zip(members, numbers, strict=True):
             rows[i]["edit_type"] = samples.edit_type[number]
-        rating[members] = rate_samples(samples, own, [image_of(rows[i]) for i in members])
-    sequences = SequencesConfig(**next(iter(config["sequences"].values()), {}))  # if any
+        rating[members] = rate_samples(samples, numbers, [image_of(rows[i]) for i in members])
+    sequences = build(SequencesConfig, next(iter(config["sequences"].values()), {"name": "shapes"}))
+    joined = sequences.shapes or WorldConfig()
     for number, members in by_sequence.items():
-        backdrop = sequences.backdrops[number % len(sequences.backdrops)]
+        backdrop = joined.backdrops[number % len(joined.backdrops)]
         whole = sequence(
-            Shapes(sequences.split, sequences.seed, (backdrop,)),
+            Shapes(sequences.split, joined.seed, (backdrop,)),
             number,
-            turns_of(number, len(sequences.backdrops)),
+            turns_of(number, len(joined.backdrops)),
         )
         parts = []
         for i in members:
