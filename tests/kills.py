@@ -104,7 +104,8 @@ def adiee_data(base: Path, out: Path) -> list[str]:
 
 def relabel(base: Path, out: Path) -> list[str]:
     """Labels of several shards of rows."""
-    return ["relabel", "data.limit=300", "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
+    data = ["data.name=shapes", "data.limit=300"]
+    return ["relabel", *data, "relabel.scorer=l1", "relabel.batch_size=2", "--out", str(out)]
 
 
 def score(base: Path, out: Path) -> list[str]:
