@@ -56,6 +56,7 @@ from rewardedit.training.monitor import (
 from rewardedit.training.reward import RewardConfig, load_rewards, reward_loss
 from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, rollout_scheduler
+from rewardedit.training.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
@@ -133,8 +134,7 @@ class SharedInputs:
 def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
     data = data_without_held_out(config)
-    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
-    scorers = Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))
+    editor, scorers = models_of_plan(config)
 
     def rows() -> list[str]:
         n = len(open_rows(data))
@@ -142,14 +142,17 @@ def plan(config: Config) -> list[str]:
         require_comparison(config.evaluate, data, scorers())
         return [f"rows: {n}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
+    fitted = Lazy(lambda: fit_training(config.train, memory_of_feedback(config, editor, scorers)))
+
     def training() -> list[str]:
         require_rollouts(config)
         rewards = [variant_reward(config, variant) for variant in config.variants]
-        return estimate.plan_training(editor(), config.train, rewards)
+        settings, lines = fitted()
+        return [*lines, *estimate.plan_training(editor(), settings, rewards)]
 
     def needed() -> str:
-        base, judges = editor(), scorers()
-        return estimate.memory_line(lambda processes: memory.refl_memory(config, base, judges, processes))
+        base, judges, settings = editor(), scorers(), replace(config, train=fitted()[0])
+        return estimate.memory_line(lambda processes: memory.refl_memory(settings, base, judges, processes))
 
     return estimate.plan_of(rows, training, needed)
 
@@ -160,15 +163,15 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ or lora/.
     """
-    estimate.require_trainable(config.train, config.base, require_size(config.data))
+    fitted = fit_to_this_gpu(config.train, memory_of_feedback(config, *models_of_plan(config)))
+    estimate.require_trainable(fitted, config.base, require_size(config.data))
     require_rollouts(config)
     data = data_without_held_out(config)
     run.start(folder, config, resume)
 
     scorers = load_rewards(config.reward.scorer, config.monitor.held_out)
     scorers = {name: scorer.to(devices.default_device()) for name, scorer in scorers.items()}
-    # Neither the prompts that are watched nor the rows of the comparison are trained on: their source images
-    # are left out of the rows.
+    # Source images of watched prompts and of the comparison are not trained on.
     config = replace(config, data=data)
     require_comparison(config.evaluate, config.data, scorers)
     prompts = fixed_prompts(config.data, config.monitor)
@@ -191,7 +194,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def train_one(variant: str, settings: Path) -> None:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
-        train_variant(config, variant, shared, prompts, settings, resume)
+        train_variant(replace(config, train=fitted), variant, shared, prompts, settings, resume)
 
     made_of = {
         name: getattr(config, name) for name in ("base", "data", "reward", "train", "monitor", "labels")
@@ -203,6 +206,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
+
+
+def models_of_plan(config: Config) -> tuple[Lazy[memory.Blueprint], Lazy[dict[str, Scorer]]]:
+    """The editor without weights and the scorers, from which memory is estimated."""
+    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    return editor, Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))
 
 
 def data_without_held_out(config: Config) -> DataConfig:

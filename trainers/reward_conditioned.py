@@ -29,13 +29,14 @@ from rewardedit.relabel import RelabelConfig, Relabelled, relabel
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.load import families
+from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
 from rewardedit.training.estimate import load_blueprint, plan, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.savers import fit_training
+from rewardedit.training.savers import fit_to_this_gpu, memory_of_pairs
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 __all__ = ["Config", "RelabelConfig", "main", "plan", "train"]
@@ -85,7 +86,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result: pipeline/ (or lora/), with reward_prompt.json inside.
     """
-    fitted = fit_to_this_gpu(config)
+    editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
+    fitted = fit_to_this_gpu(config.train, memory_of_pairs(editor))
     require_trainable(fitted, config.base, require_size(config.data))
     data = comparison_data(config.evaluate, config.data)
     require_comparison(config.evaluate, data)
@@ -119,16 +121,6 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder, config.data)
     return results[config.variants[0]]
-
-
-def fit_to_this_gpu(config: Config) -> TrainConfig:
-    """The training's settings, with memory saved as far as this GPU needs it where they leave that open."""
-    if config.train.memory == "given":
-        return config.train
-    train, lines = fit_training(config.train, load_blueprint(config.base, require_size(config.data)))
-    for line in lines:
-        print_on_main(line)
-    return train
 
 
 def rewards_of(config: Config) -> dict[str, ScorerSpec]:

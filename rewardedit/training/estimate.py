@@ -30,7 +30,7 @@ from rewardedit.training import memory
 from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.savers import fit_training
+from rewardedit.training.savers import fit_training, memory_of_pairs
 from rewardedit.training.trainable import (
     TrainConfig,
     autocast_type,
@@ -102,7 +102,7 @@ def plan(config: Any) -> list[str]:
                 calls[name] += batches * config.candidates.num_inference_steps
         return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 
-    train = Lazy(lambda: fit_training(config.train, editor()))
+    train = Lazy(lambda: fit_training(config.train, memory_of_pairs(editor)))
 
     def training() -> list[str]:
         settings, said = train()
@@ -124,14 +124,8 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
 
     Raises:
         ValueError: if a batch does not divide among the processes, fp16 is requested without a GPU, or a
-            LoRA for a base without channels for the source image; or if memory is "auto", which
-            `fit_training` replaces.
+            LoRA for a base without channels for the source image.
     """
-    if train.memory == "auto":
-        raise ValueError(
-            "train.memory: expected given for this trainer, got auto; set train.micro_batch_size and "
-            "train.gradient_checkpointing"
-        )
     train.micro_batches(processes().num_processes)
     devices.require_precision(train.mixed_precision)
     if train.lora_rank:

@@ -77,8 +77,13 @@ class Finetuning:
         With `resume`, `loop.steps()` continues from the newest checkpoint.
 
         Raises:
-            ValueError: if no row has a label.
+            ValueError: if no row has a label, or `memory` is "auto", which `savers.fit_training` replaces.
         """
+        if config.memory == "auto":
+            raise ValueError(
+                "train.memory: expected given for this trainer, got auto; set train.micro_batch_size and "
+                "train.gradient_checkpointing"
+            )
         self.config = config
         self.base = base
         self.cache = cache

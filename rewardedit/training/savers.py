@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from rewardedit.processes import processes
-from rewardedit.training.memory import Blueprint, training_memory
+from rewardedit.processes import print_on_main, processes
+from rewardedit.scorers import Scorer
+from rewardedit.training.memory import Blueprint, refl_memory, training_memory
 from rewardedit.training.meta import GIB
 from rewardedit.training.trainable import TrainConfig
 
@@ -37,9 +39,34 @@ def card_memory() -> int | None:
     return torch.cuda.mem_get_info()[1] if torch.cuda.is_available() else None
 
 
-def fit_training(train: TrainConfig, editor: Blueprint) -> tuple[TrainConfig, list[str]]:
+def memory_of_pairs(editor: Callable[[], Blueprint]) -> Callable[[TrainConfig], int]:
+    """Estimate of the bytes that fine-tuning on pairs alone needs, for `fit_training`."""
+    return lambda train: training_memory(editor(), train, processes().num_processes)
+
+
+def memory_of_feedback(
+    config: Any, editor: Callable[[], Blueprint], scorers: Callable[[], dict[str, Scorer]]
+) -> Callable[[TrainConfig], int]:
+    """Estimate of the bytes that the dearest stage of a ReFL recipe needs, for `fit_training`.
+
+    Args:
+        scorers: loads the training reward first, then the held-out one; they are moved to `meta`, without
+            weights.
+    """
+
+    def needed(train: TrainConfig) -> int:
+        stages = refl_memory(replace(config, train=train), editor(), scorers(), processes().num_processes)
+        return max(stages.values())
+
+    return needed
+
+
+def fit_training(train: TrainConfig, needed: Callable[[TrainConfig], int]) -> tuple[TrainConfig, list[str]]:
     """The settings to train an editor with, and lines to print; those given where `memory` is, or without a
     GPU.
+
+    Args:
+        needed: estimates the bytes that a training with these settings needs.
 
     Raises:
         ValueError: if nothing that `auto` takes fits the card.
@@ -49,9 +76,16 @@ def fit_training(train: TrainConfig, editor: Blueprint) -> tuple[TrainConfig, li
         return train, []
     if card is None:
         return replace(train, memory="given"), ["memory: auto takes the settings as given, without a GPU"]
-    n = processes().num_processes
-    fitted = fit_to_card(train, lambda candidate: training_memory(editor, candidate, n), card, n)
+    fitted = fit_to_card(train, needed, card, processes().num_processes)
     return fitted.train, [str(fitted)]
+
+
+def fit_to_this_gpu(train: TrainConfig, needed: Callable[[TrainConfig], int]) -> TrainConfig:
+    """The settings of `fit_training`, whose lines it prints."""
+    settings, lines = fit_training(train, needed)
+    for line in lines:
+        print_on_main(line)
+    return settings
 
 
 def fit_to_card(

@@ -92,7 +92,14 @@ def latents(folder: Path, editor: str) -> None:
 
 def commands(folder: Path, editor: str) -> None:
     """`rewardedit relabel` with candidates, by either engine."""
-    words = ["relabel", "data.name=shapes", "data.limit=40", "data.size=32", "relabel.scorer=l1", "relabel.batch_size=1"]
+    words = [
+        "relabel",
+        "data.name=shapes",
+        "data.limit=40",
+        "data.size=32",
+        "relabel.scorer=l1",
+        "relabel.batch_size=1",
+    ]
     words += [f"candidates.editors=[{editor}]", "candidates.batch_size=1", "candidates.num_inference_steps=1"]
     made = []
     for engine in ("processes", "ray"):

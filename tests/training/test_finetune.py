@@ -147,6 +147,12 @@ def test_a_run_goes_on_with_more_passes_an_update_as_fewer_processes_make(tiny_e
     )
 
 
+def test_a_trainer_that_fits_nothing_to_the_card_refuses_auto(tiny_editor, cache, tmp_path):
+    auto = TrainConfig(memory="auto", tracker="none")
+    with pytest.raises(ValueError, match=r"train\.memory: expected given for this trainer, got auto; set"):
+        Finetuning(auto, tiny_editor, cache, labels(), tmp_path)
+
+
 def broken_folder(path: Path) -> Path:
     path.mkdir()
     return path

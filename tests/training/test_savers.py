@@ -2,11 +2,21 @@
 
 import pytest
 
+from rewardedit.data import DataConfig
+from rewardedit.trainers import refl
 from rewardedit.training import savers
-from rewardedit.training.estimate import load_blueprint, require_trainable
+from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.memory import training_memory
 from rewardedit.training.meta import GIB
-from rewardedit.training.savers import candidates, fit_to_card, fit_training
+from rewardedit.training.monitor import MonitorConfig
+from rewardedit.training.reward import RewardConfig
+from rewardedit.training.savers import (
+    candidates,
+    fit_to_card,
+    fit_training,
+    memory_of_feedback,
+    memory_of_pairs,
+)
 from rewardedit.training.trainable import TrainConfig
 
 TRAIN = TrainConfig(batch_size=12, memory="auto", tracker="none")
@@ -47,18 +57,27 @@ def test_the_first_that_fits_a_card_is_taken_and_told(tiny_editor):
 def test_settings_stay_as_given_where_they_are_given_or_without_a_gpu(tiny_editor, monkeypatch):
     editor = load_blueprint(tiny_editor, 32)
     given = TrainConfig(batch_size=12)
-    assert fit_training(given, editor) == (given, [])
+    assert fit_training(given, memory_of_pairs(lambda: editor)) == (given, [])
     monkeypatch.setattr(savers, "card_memory", lambda: None)
-    assert fit_training(TRAIN, editor) == (
+    assert fit_training(TRAIN, memory_of_pairs(lambda: editor)) == (
         TrainConfig(batch_size=12, tracker="none"),
         ["memory: auto takes the settings as given, without a GPU"],
     )
     monkeypatch.setattr(savers, "card_memory", lambda: 80 * GIB)
-    settings, (line,) = fit_training(TRAIN, editor)
+    settings, (line,) = fit_training(TRAIN, memory_of_pairs(lambda: editor))
     assert (settings.micro_batch_size, settings.gradient_checkpointing) == (12, False)
     assert line.startswith("memory: auto takes micro_batch_size=12, gradient_checkpointing=false: ")
 
 
-def test_a_trainer_that_fits_nothing_refuses_auto():
-    with pytest.raises(ValueError, match=r"train\.memory: expected given for this trainer, got auto; set"):
-        require_trainable(TRAIN, "shapes/editor", 32)
+def test_feedback_needs_what_its_dearest_stage_needs(tiny_editor, monkeypatch):
+    monkeypatch.setattr(savers, "card_memory", lambda: 80 * GIB)
+    data = DataConfig("shapes", limit=12, size=32)
+    reward = RewardConfig("l1", num_inference_steps=(2,))
+    watch = MonitorConfig(held_out={"clip_d": {"checkpoint": "shapes/clip"}}, batch_size=64)
+    config = refl.Config("x", data, reward, tiny_editor, TRAIN, watch, variants=("refl",))
+    needed = memory_of_feedback(config, *refl.models_of_plan(config))
+    settings, (line,) = fit_training(TRAIN, needed)
+    assert (settings.micro_batch_size, settings.memory) == (12, "given")
+    alone = memory_of_pairs(refl.models_of_plan(config)[0])
+    assert needed(settings) > alone(settings), "watching 64 edits needs more than a step"
+    assert line == str(savers.Fitted(settings, needed(settings), 80 * GIB))
