@@ -128,9 +128,9 @@ def test_the_small_models_train(standin_device, tmp_path, monkeypatch):
     assert main(["train", "shapes/clip", *short, "width=32", "text_layers=1", "vision_layers=1"]) == 0
     assert main(["train", "shapes/text-encoder", *short, "clip=runs/shapes-clip/clip"]) == 0
     # Without Muon, which has its own test below, and whose steps are many operations.
-    editor = ["phases=[{largest_weight: 5}]", "sources=7", "draws=2", *short[:3], "train.muon_lr=null"]
-    small = ["channels=[32, 32]", "evaluate_n=2"]
-    assert main(["train", "shapes/editor", *editor, *small]) == 0
+    editor = ["largest_weight=5", "sources=7", "draws=2", *short[:3], "train.muon_lr=null"]
+    small = ["channels=[32, 32]", "evaluate_n=2", "--out", "runs/shapes-editor"]
+    assert main(["train", "shapes/editor/phase-1", *editor, *small]) == 0
     words = ["editor=runs/shapes-editor", "channels=[16, 32]", "train.muon_lr=null"]
     assert main(["train", "shapes/text-to-image", *short, *words]) == 0
 
