@@ -114,43 +114,41 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     )
 
 
-def run_and_resume(recipe: str, settings: list[str], out: Path) -> Path:
-    """Runs a recipe, then goes on after the loss of what the second step,
-    the result and all after it have left.
-    """
-    words = ["train", recipe, *settings, "--out", str(out)]
-    assert main(words) == 0
-    result = out / ("lora" if recipe.endswith("24gb") else "pipeline")
-    whole = weights(result)
+def run_to_its_end(recipe: str, settings: list[str], out: Path) -> Path:
+    """Runs a recipe; returns the folder of its result."""
+    assert main(["train", recipe, *settings, "--out", str(out)]) == 0
     assert len(checkpoints(out)) == 2
     assert len(json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])) >= 3
     preview = load_image(out / "validation" / "step-000002" / "00.png")
     assert preview.shape == (3, 64, 128)
+    return out / ("lora" if recipe.endswith("24gb") else "pipeline")
 
+
+def require_resumable(recipe: str, settings: list[str], out: Path, result: Path) -> None:
+    """Goes on after the loss of what the second step, the result and all after it have left."""
+    whole = weights(result)
     stages = [p for p in out.rglob("*") if p.suffix in (".npy", ".parquet") or "candidates" in p.parts]
     made = {path: path.stat().st_mtime_ns for path in stages if path.is_file()}
     assert made
     for lost in (result, out / "checkpoints" / "step-000002", out / "validation", out / "monitor.json"):
         if lost.exists():
             shutil.rmtree(lost) if lost.is_dir() else lost.unlink()
-    assert main([*words, "--resume"]) == 0
+    assert main(["train", recipe, *settings, "--out", str(out), "--resume"]) == 0
     assert {path: path.stat().st_mtime_ns for path in made} == made, "a stage that was whole was done again"
     resumed = weights(result)
     for name, value in whole.items():
         torch.testing.assert_close(resumed[name], value, rtol=1e-3, atol=1e-6)
-    return result
 
 
-# The suite walks through one recipe of each trainer; those that train all weights are in the slow suite.
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        pytest.param("magicbrush-reward-conditioned", marks=pytest.mark.slow),
-        "magicbrush-reward-conditioned-lora-24gb",
-    ],
-)
+def walks(whole: str, lora: str) -> Any:
+    """The fast suite walks through one recipe of each trainer; the slow one through both, and resumes them."""
+    slow = [pytest.param(name, True, marks=pytest.mark.slow) for name in (whole, lora)]
+    return pytest.mark.parametrize(("recipe", "resumed"), [*slow, (lora, False)])
+
+
+@walks("magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb")
 def test_reward_conditioning_runs_to_its_end(
-    recipe, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
+    recipe, resumed, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
 ):
     settings = [
         *COMMON,
@@ -162,7 +160,9 @@ def test_reward_conditioning_runs_to_its_end(
         f"relabel.scorer.vlm_judge.checkpoint={tiny_judge}",
         *comparison(magicbrush, tiny_dino),
     ]
-    result = run_and_resume(recipe, settings, tmp_path / "run")
+    result = run_to_its_end(recipe, settings, tmp_path / "run")
+    if resumed:
+        require_resumable(recipe, settings, tmp_path / "run", result)
     require_compared(tmp_path / "run")
     assert xformers, "another attention ran"
     shards = sorted((tmp_path / "run" / "relabelled").glob("part-*.parquet"))
@@ -183,10 +183,10 @@ def test_reward_conditioning_runs_to_its_end(
     assert edited.shape == (1, 3, 64, 64)
 
 
-@pytest.mark.parametrize(
-    "recipe", [pytest.param("magicbrush-refl", marks=pytest.mark.slow), "magicbrush-refl-24gb"]
-)
-def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path):
+@walks("magicbrush-refl", "magicbrush-refl-24gb")
+def test_refl_runs_to_its_end(
+    recipe, resumed, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
+):
     settings = [
         *COMMON,
         *precision(recipe),
@@ -199,7 +199,9 @@ def test_refl_runs_to_its_end(recipe, magicbrush, narrow_sd15, tiny_dino, tiny_j
         "monitor.num_inference_steps=1",
         *comparison(magicbrush, tiny_dino),
     ]
-    run_and_resume(recipe, settings, tmp_path / "run")
+    result = run_to_its_end(recipe, settings, tmp_path / "run")
+    if resumed:
+        require_resumable(recipe, settings, tmp_path / "run", result)
     require_compared(tmp_path / "run")
     assert xformers, "another attention ran"
     watched: dict[str, Any] = json.loads((tmp_path / "run" / "monitor.json").read_text())

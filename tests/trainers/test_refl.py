@@ -304,6 +304,7 @@ def test_a_resumed_run_equals_an_unbroken_one(whole, tiny_editor, tmp_path):
     assert [line["loss"] for line in read_log(tmp_path / "part")] == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.slow  # tests/training/test_finetune.py divides the same rows
 def test_two_processes_equal_one(tiny_editor, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
