@@ -141,7 +141,7 @@ def require_resumable(recipe: str, settings: list[str], out: Path, result: Path)
 
 
 def walks(whole: str, lora: str) -> Any:
-    """The fast suite walks through one recipe of each trainer; the slow one through both, and resumes them."""
+    """The fast suite walks through one recipe of each trainer; the slow one walks both and resumes them."""
     slow = [pytest.param(name, True, marks=pytest.mark.slow) for name in (whole, lora)]
     return pytest.mark.parametrize(("recipe", "resumed"), [*slow, (lora, False)])
 
