@@ -64,8 +64,11 @@ def scorer_step(scorer: Adiee, train: TrainConfig, rows: int, side: int) -> tupl
     trained = [p for p in scorer.parameters() if p.requires_grad]
     for p in trained:
         p.grad = torch.empty_like(p)
+    half = autocast_type(train.mixed_precision)
+    step = peak_memory(lambda: loss_of(scorer, rows, side), half).peak
+    # Operations are counted apart, as the counter takes attention to pieces, which need more memory.
     with FlopCounterMode(display=False) as counter:
-        step = peak_memory(lambda: loss_of(scorer, rows, side), autocast_type(train.mixed_precision)).peak
+        peak_memory(lambda: loss_of(scorer, rows, side), half)
     moments = MOMENTS["adamw"] + FULL * bool(train.ema)
     resident = weights(scorer) + (FULL + moments) * sum(p.numel() for p in trained)
     return resident + step + OVERHEAD, counter.get_total_flops()
