@@ -7,13 +7,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from rewardedit import devices
-from rewardedit.batch import EditBatch, EditSample, PixelSample, Scores, collate_pixels
+from rewardedit.batch import EditBatch, EditSample, ImageLike, PixelSample, Scores, collate_pixels
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.data.reading import PreparedRows, Unreadable
-from rewardedit.images import to_float
+from rewardedit.images import to_float, to_tensor
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scoring import score_batch
 from rewardedit.selection import join
@@ -110,7 +111,7 @@ class _Edits:
     def __getitem__(self, index: int) -> EditSample:
         source, edited, instruction, row = (column[index] for column in self.columns)
         further = {name: row[name] for name in self.fields if row and row.get(name) is not None}
-        return EditSample(str(index), _in_unit_range(source), instruction, _in_unit_range(edited), **further)
+        return EditSample(str(index), _as_image(source), instruction, _as_image(edited), **further)
 
 
 def require_sources(source: Sequence[Any] | None, count: int) -> list[Any]:
@@ -147,8 +148,11 @@ def rewards_of(scores: Scores) -> list[float]:
     return scores.score.tolist()
 
 
-def _in_unit_range(image: Any) -> Any:
-    return to_float(image) if isinstance(image, Tensor) else image
+def _as_image(image: Any) -> ImageLike:
+    """An image as a row holds it: a PIL image as it is, others as tensors in [0, 1]."""
+    if isinstance(image, Image.Image):
+        return image
+    return to_tensor(to_float(image) if isinstance(image, Tensor) else image, channels=3)
 
 
 def _in_order(scores: Scores, order: list[int]) -> Scores:
