@@ -2,7 +2,6 @@
 `scorer:` beside it.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from flow_factory.rewards.abc import (  # pyright: ignore[reportMissingImports]
 )
 
 from rewardedit.integrations.edit_reward import BATCH_SIZE, EditReward, rewards_of
+from rewardedit.untrusted import read_json
 
 
 class _Rewards:
@@ -36,7 +36,7 @@ class _Rewards:
         sources = None
         if conditions is not None:
             sources = [None if images is None or not len(images) else images[0] for images in conditions]
-        rows = None if metadata is None else [json.loads(text) if text else {} for text in metadata]
+        rows = None if metadata is None else [read_json(text) if text else {} for text in metadata]
         return rewards_of(self.reward(sources, image or [], prompt, rows))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rewardedit.images import load_pil
 from rewardedit.integrations.edit_reward import EditReward, rewards_of
-from rewardedit.untrusted import file_inside
+from rewardedit.untrusted import file_inside, read_json
 
 
 def compute_score(
@@ -66,4 +66,4 @@ def letterbox(image: Image.Image, side: int) -> Image.Image:
 @lru_cache(maxsize=8)
 def _reward(spec: str) -> EditReward:
     """The reward of a scorer, loaded once in a process."""
-    return EditReward(json.loads(spec))
+    return EditReward(read_json(spec))
