@@ -56,8 +56,7 @@ batch.show(both(batch))
 # The same name works in the shell and in recipes, where a gradient (`differentiable=True`) trains the
 # editor:
 
-# %%
-# %%bash
+# %% language="bash"
 # rewardedit score photo.jpg edited.png "make it warmer" --scorer warm.py:warmth
 
 # %% [markdown]

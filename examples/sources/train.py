@@ -26,13 +26,11 @@ collate([rows[i] for i in range(4)], size=256)
 # %% [markdown]
 # What the training needs, and what it will take:
 
-# %%
-# %%bash
+# %% language="bash"
 # rewardedit train magicbrush-refl-24gb name=own evaluate.data=null --dry-run \
 #     'data={name: table, path: pairs.csv, size: 256}'
 
-# %%
-# %%bash
+# %% language="bash"
 # rewardedit train magicbrush-refl-24gb name=own evaluate.data=null \
 #     'data={name: table, path: pairs.csv, size: 256}'
 

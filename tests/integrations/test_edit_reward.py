@@ -27,9 +27,9 @@ def length(batch: EditBatch) -> torch.Tensor:
 
 
 def test_rows_of_mixed_sizes_come_back_in_order():
-    sizes = [(8, 12), (16, 16), (8, 12), (10, 10), (16, 16)]
+    sizes = [(8, 12), (16, 16), (10, 10), (8, 12), (16, 16)]
     source = images(*sizes)
-    edited = images((8, 12), (32, 32), (8, 12), (10, 10), (16, 16), seed=1)
+    edited = images((8, 12), (32, 32), (10, 10), (8, 12), (16, 16), seed=1)
     scores = EditReward("l1", batch_size=2)(source, edited, ["make it warmer"] * 5)
     alone = load_scorer("l1")
     for i in range(5):
