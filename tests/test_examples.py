@@ -1,6 +1,7 @@
 """Notebooks of examples/: made from their sources, and run on tiny models under the published names."""
 
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -32,6 +33,7 @@ def test_a_notebook_is_its_source_without_outputs(source):
     found = notebook(source)
     assert cells(found) == cells(jupytext.read(source))
     assert not any(cell.get("outputs") for cell in found.cells)
+    assert not any(re.match(r"%%bash\n#", cell.source) for cell in found.cells), "its commands are comments"
     assert f"]({Path('..', 'examples', source.stem)}.ipynb)" in (ROOT / "docs" / "index.md").read_text()
 
 
