@@ -41,14 +41,16 @@ NO_ROWS = "there is no row to score; does data.edit_types name types that the da
 
 
 @torch.no_grad()
-def score_batch(batch: EditBatch | PixelBatch, scorers: dict[str, Scorer]) -> dict[str, Scores]:
-    """Scores a batch by each scorer, on the default device;
+def score_batch(
+    batch: EditBatch | PixelBatch, scorers: dict[str, Scorer], device: torch.device | str | None = None
+) -> dict[str, Scores]:
+    """Scores a batch by each scorer, on `device` or the default one;
     the scores are moved to main memory.
 
     If a scorer refuses the batch, for example because a field is missing, all rows are invalid for it,
     with that reason.
     """
-    moved = batch.to(devices.default_device())
+    moved = batch.to(device or devices.default_device())
     out = {}
     for name, scorer in scorers.items():
         with noting() as cut:

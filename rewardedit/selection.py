@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.batch.html import gallery, number_cell
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.diffusion.editors import SamplingConfig, as_editor
 from rewardedit.diffusion.edits import Edits
@@ -51,6 +52,15 @@ class Selection:
     def best_seed(self) -> int:
         """The seed that makes the best image again."""
         return self.seeds[self.ranking[0]]
+
+    def _repr_html_(self) -> str:
+        kept = list(range(len(self.seeds))) if self.kept is None else self.kept
+        figures = []
+        for i in self.ranking:
+            if i in kept:
+                caption = f"seed {self.seeds[i]}: {number_cell(float(self.scores.score[i]))}"
+                figures.append((self.images[kept.index(i)], caption, self.scores.reason[i]))
+        return gallery(figures, len(self.seeds))
 
 
 def _ranked(candidates: Iterable[int], scores: Scores) -> list[int]:

@@ -114,6 +114,14 @@ def published(hub_cache: Path) -> Iterator[Path]:
     cache.unlink()
 
 
+@pytest.fixture
+def other_projects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages of other projects can be imported: stand-ins of those that are not installed."""
+    from tests.integrations import standin
+
+    standin.use(monkeypatch)
+
+
 @pytest.fixture(scope="session")
 def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The folder of a saved tiny pipeline."""

@@ -33,7 +33,7 @@ def parameters(language: str) -> list:
     ]
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("published", "other_projects")
 @pytest.mark.parametrize("block", parameters("python"))
 def test_a_python_block_runs(block, tmp_path, monkeypatch, capsys):
     write_images(tmp_path)

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import Tensor
 
+from rewardedit.batch import html
 from rewardedit.images import to_labels
 from rewardedit.images.values import finite_rows, require_text, require_texts
 from rewardedit.untrusted import whole_text
@@ -196,6 +197,31 @@ class EditBatch:
             object.__setattr__(batch, name, value)
         return batch
 
+    def show(self, scores: "Scores") -> html.Html:
+        """A table of the edits with their scores, for notebooks.
+
+        Raises:
+            ValueError: if there is not one score an edit.
+        """
+        if len(scores.reason) != len(self):
+            raise ValueError(f"scores: expected {len(self)}, one an edit; got {len(scores.reason)}")
+        return html.Html(html.table(self._columns() | scores.columns(), len(self)))
+
+    def _repr_html_(self) -> str | None:
+        return None if self.source.is_meta else html.table(self._columns(), len(self))
+
+    def _columns(self) -> dict[str, list[str]]:
+        """Cells of a table's columns, in HTML."""
+        images = {}
+        texts = {}
+        for column in dataclasses.fields(self):
+            value = getattr(self, column.name)
+            if isinstance(value, Tensor):
+                images[column.name] = value
+            elif value is not None:
+                texts[column.name.replace("_", " ")] = value
+        return html.edit_columns(images, texts)
+
     def to(self, device: torch.device | str) -> "EditBatch":
         """The same batch with its tensors on `device`."""
         tensors = {}
@@ -265,6 +291,13 @@ class Scores:
         """The same scores with their tensors in main memory."""
         parts = {name: values.cpu() for name, values in self.parts.items()}
         return Scores(self.score.cpu(), parts, self.valid.cpu(), self.reason)
+
+    def columns(self) -> dict[str, list[str]]:
+        """Cells of a table's columns, in HTML: score, parts, and why a row is invalid."""
+        return html.score_columns(self.score, self.parts, self.reason)
+
+    def _repr_html_(self) -> str | None:
+        return None if self.score.is_meta else html.table(self.columns(), len(self.reason))
 
     def mean(self) -> Float[Tensor, ""]:
         """Mean over the valid rows, without gradient to invalid ones; 0 if no row is valid."""

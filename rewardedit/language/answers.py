@@ -7,6 +7,7 @@ withheld, or that is an unfinished thought, counts as no answer, whatever it con
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
@@ -72,6 +73,45 @@ def local_answers(
     return answers
 
 
+@dataclass(frozen=True)
+class Completion:
+    """A chat completion."""
+
+    choice: Mapping[str, Any]  # as the endpoint sent it
+    text: str
+    refusal: str  # "" if there is none
+    reason: str  # finish reason, in small letters; "" if there is none
+    tokens: tuple[int, int]  # numbers of prompt and answer tokens
+
+    @classmethod
+    def parse(cls, content: bytes) -> "Completion":
+        """Reads a response.
+
+        Raises:
+            ValueError: if it is no chat completion.
+        """
+        try:
+            completion = read_json(content)
+            choice = completion["choices"][0]
+            message = choice["message"]
+            text, refusal = _texts(message.get("content"))
+            refusal = refusal or _text(message.get("refusal"))
+            reason = _text(choice.get("finish_reason")).strip().lower()
+            return cls(choice, text, refusal, reason, _tokens(completion.get("usage")))
+        except CONTENT_ERRORS as error:
+            said = content[: 20 * QUOTED].decode(errors="replace").strip()
+            raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
+
+    @property
+    def refused(self) -> AnswerError | None:
+        """The error of an answer that the model refused or the endpoint withheld."""
+        if self.refusal:
+            return AnswerError(f"the model refused to answer: {quoted(self.refusal)}")
+        if self.reason in WITHHELD:
+            return AnswerError(f"the endpoint withheld the answer ({self.reason})")
+        return None
+
+
 def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerError, int, int]:
     """A chat completion's text, or why it is unusable, and its numbers of prompt and answer tokens.
 
@@ -81,29 +121,17 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
     Raises:
         ValueError: if it is no chat completion.
     """
-    try:
-        completion = read_json(content)
-        choice = completion["choices"][0]
-        message = choice["message"]
-        text, refusal = _texts(message.get("content"))
-        refusal = refusal or _text(message.get("refusal"))
-        reason = _text(choice.get("finish_reason")).strip().lower()
-        tokens = _tokens(completion.get("usage"))
-    except CONTENT_ERRORS as error:
-        said = content[: 20 * QUOTED].decode(errors="replace").strip()
-        raise ValueError(f"expected a chat completion; got {said or 'nothing'}") from error
-
-    if reason in CUT:
-        return AnswerError.cut(max_new_tokens, text), *tokens
-    if refusal:
-        return AnswerError(f"the model refused to answer: {quoted(refusal)}"), *tokens
-    if reason in WITHHELD:
-        return AnswerError(f"the endpoint withheld the answer ({reason})"), *tokens
-    if reason not in ENDED:
-        return AnswerError(f"the answer did not come to its own end ({quoted(reason)})"), *tokens
-    if len(text) > MOST_CHARACTERS:
-        return AnswerError(f"the answer is longer than {MOST_CHARACTERS} characters"), *tokens
-    return text, *tokens
+    found = Completion.parse(content)
+    if found.reason in CUT:
+        return AnswerError.cut(max_new_tokens, found.text), *found.tokens
+    if found.refused is not None:
+        return found.refused, *found.tokens
+    if found.reason not in ENDED:
+        error = AnswerError(f"the answer did not come to its own end ({quoted(found.reason)})")
+        return error, *found.tokens
+    if len(found.text) > MOST_CHARACTERS:
+        return AnswerError(f"the answer is longer than {MOST_CHARACTERS} characters"), *found.tokens
+    return found.text, *found.tokens
 
 
 def _texts(content: Any) -> tuple[str, str]:

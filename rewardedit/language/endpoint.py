@@ -11,7 +11,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from typing import Any
 from rewardedit.language.answers import Answer, AnswerError, one_line, read_completion
 from rewardedit.language.endpoint_http import opener_for, read_whole, seconds_to_wait
 from rewardedit.language.endpoint_settings import Destination, destination
+from rewardedit.language.first_token import FIRST_TOKENS, TOP, FirstToken, NoLogprobs, read_first_token
 from rewardedit.untrusted import CONTENT_ERRORS
 
 Message = dict[str, Any]  # {"role": "user", "content": "…"}, or with a list of texts and images as content
@@ -111,6 +112,15 @@ class _Manner:
     statuses: list[int | None] = field(default_factory=list)  # statuses of refusals before its first answer
 
 
+@dataclass(frozen=True)
+class _Form:
+    """Form of the answers that are wanted."""
+
+    max_tokens: int
+    read: Callable[[bytes, int], tuple[Any, int, int]]  # a response to an answer and its numbers of tokens
+    settings: dict[str, Any] = field(default_factory=dict)  # further settings of the requests
+
+
 _METERS: list[dict[str, Usage]] = []  # counts of the open `metered` blocks, the innermost last
 
 
@@ -185,15 +195,39 @@ class Endpoint:
                 never answered and has refused all chats, or the first `FIRST` of them, alike, as it then
                 refuses every chat; if the key cannot be sent in a header.
         """
+        return self._answers(chats, _Form(max_tokens, read_completion))
+
+    def first_tokens(
+        self, chats: Sequence[Sequence[Message]], token_ids: Sequence[int] | None = None
+    ) -> list[FirstToken | AnswerError]:
+        """Returns the probabilities of the candidates for each answer's first token, otherwise as `answer`.
+
+        Args:
+            token_ids: the tokens whose probabilities are wanted, on servers that know `logprob_token_ids`
+                (vLLM); None, and on other servers: the `TOP` most probable ones.
+
+        Raises:
+            EndpointError: as `answer`; if the endpoint returns no logprobs.
+        """
+        settings: dict[str, Any] = {"logprobs": True, "top_logprobs": TOP}
+        if token_ids is not None:
+            settings["logprob_token_ids"] = list(token_ids)
+        answers = self._answers(chats, _Form(FIRST_TOKENS, read_first_token, settings))
+        for answer in answers:
+            if isinstance(answer, NoLogprobs):
+                raise EndpointError(f"{self.url}, model {self.model!r}: {answer}", UNREADABLE, of_all=True)
+        return answers
+
+    def _answers(self, chats: Sequence[Sequence[Message]], form: _Form) -> list[Any]:
         if not chats:
             return []
         key = self._key()
         stop = _Stop()
 
-        def ask(chat: Sequence[Message]) -> Answer:
+        def ask(chat: Sequence[Message]) -> Any:
             if stop.error is not None:
                 return stop.error
-            answer = self._ask(chat, max_tokens, key, stop)
+            answer = self._ask(chat, form, key, stop)
             if isinstance(answer, EndpointError) and answer.ends_all:
                 stop.set(answer)
             return answer
@@ -221,15 +255,15 @@ class Endpoint:
             raise EndpointError(message, REFUSES_ALL[0])  # as for a refused key: no chat is at fault
         return key
 
-    def _ask(self, chat: Sequence[Message], max_tokens: int, key: str | None, stop: "_Stop") -> Answer:
+    def _ask(self, chat: Sequence[Message], form: _Form, key: str | None, stop: "_Stop") -> Any:
         opener = opener_for(urllib.parse.urlsplit(self.url).hostname or "")
         attempt = 0
         while True:
             refused = self._manner.refused
             try:
-                request = self._request(chat, max_tokens, key, refused)
+                request = self._request(chat, form, key, refused)
                 with opener.open(request, timeout=self.timeout) as response:
-                    answer, *tokens = read_completion(read_whole(response), max_tokens)
+                    answer, *tokens = form.read(read_whole(response), form.max_tokens)
                 self._count(Usage(1, 0, *tokens))
                 self._manner.has_answered = True
                 return answer
@@ -249,9 +283,9 @@ class Endpoint:
             attempt += 1
 
     def _request(
-        self, chat: Sequence[Message], max_tokens: int, key: str | None, refused: Sequence[str]
+        self, chat: Sequence[Message], form: _Form, key: str | None, refused: Sequence[str]
     ) -> urllib.request.Request:
-        settings: dict[str, Any] = {"max_tokens": max_tokens, "temperature": 0.0}
+        settings: dict[str, Any] = {"max_tokens": form.max_tokens, "temperature": 0.0, **form.settings}
         if self.seed is not None:
             settings["seed"] = self.seed
         for name in refused:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from rewardedit.models import JUDGE
 from rewardedit.prepared import Prepared
 from rewardedit.regions.change_map import change_mask
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByText
+from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByEndpointDigits, ByText
 from rewardedit.scorers.vlm_judge_prompts import (
     ANSWERS,
     BEGINNING,
@@ -49,7 +50,8 @@ class VlmJudge(Scorer):
     gradient with respect to the edited image if the model's preprocessing is reimplemented here (LLaVA-NeXT,
     Idefics3, Qwen2.5-VL). `answer="text"`: the model writes its reasons and then a grade, greedily, without a
     gradient; if no grade can be read, the row is invalid, with the answer as the reason. Endpoints answer in
-    text.
+    text, and those that return logprobs also in digits: the grade is then the expectation over the first
+    token of the answer, and `parts` holds the probability of all digits together (`ByEndpointDigits`).
 
     `apart=True` asks separately about the inside and the outside of the change mask (where source and edited
     image differ), with gray for the rest: inside, all aspects; outside, whether everything is kept, and
@@ -76,25 +78,34 @@ class VlmJudge(Scorer):
         apart: bool = False,
         example: Example | None = None,
         max_new_tokens: int = 256,
+        digit_ids: Sequence[int] | None = None,
+        min_digit_probability: float = 0.5,
     ) -> None:
         """
         Args:
             name: the model's name, for `fingerprint`.
             answer: "digits" or "text"; by default "digits", for an endpoint "text".
             max_new_tokens: most tokens of an answer in text.
+            digit_ids: the tokens of the digits 0 to 9, for a vLLM server: their probabilities are then exact
+                outside of the most probable 20 tokens, too.
+            min_digit_probability: of the digits together as an endpoint's first token; below it a row is
+                invalid.
 
         Raises:
-            ValueError: on unknown criteria or an unknown form of answer, digits of an endpoint, a tokenizer
-                that splits digits, or an example that does not grade the questions.
+            ValueError: on unknown criteria or an unknown form of answer, a tokenizer that splits digits, an
+                example that does not grade the questions, `digit_ids` without an endpoint's digits, or a
+                number out of range.
         """
         super().__init__()
         local = isinstance(judge, Vlm)
         answer = answer or ("digits" if local else "text")
         if answer not in ANSWERS:
             raise ValueError(f"answer: expected one of {', '.join(ANSWERS)}; got {answer!r}")
-        if answer == "digits" and not local:
+        if not 0 < min_digit_probability <= 1:
+            raise ValueError(f"min_digit_probability: expected 0 to 1; got {min_digit_probability}")
+        if digit_ids is not None and (local or answer != "digits" or len(set(digit_ids)) != 10):
             raise ValueError(
-                "answer: an endpoint does not return the logits of all digits; use answer='text'"
+                f"digit_ids: expected ten tokens, and an endpoint with answer='digits'; got {digit_ids}"
             )
 
         self.questions = questions(criteria, apart)
@@ -110,7 +121,8 @@ class VlmJudge(Scorer):
         self.reserved: list[str] = []
         self.grader: ByDigits | ByText | ByEndpoint
         if isinstance(judge, Endpoint):
-            self.grader = ByEndpoint(judge, max_new_tokens)
+            by_digits = ByEndpointDigits(judge, digit_ids, min_digit_probability)
+            self.grader = by_digits if answer == "digits" else ByEndpoint(judge, max_new_tokens)
         else:
             self.model = judge.model  # so that it moves with the scorer
             self.reserved = reserved_tokens(judge)
@@ -133,6 +145,8 @@ class VlmJudge(Scorer):
         retries: int = 4,
         longest_wait: float = 120.0,
         dtype: torch.dtype | str = torch.float32,
+        digit_ids: Sequence[int] | None = None,
+        min_digit_probability: float = 0.5,
     ) -> "VlmJudge":
         """Loads a judge with a model by hub name or folder, or behind an endpoint, "URL#MODEL", such as
         "http://localhost:8000/v1#qwen".
@@ -148,6 +162,7 @@ class VlmJudge(Scorer):
             retries: further attempts if the endpoint is busy or fails.
             longest_wait: most seconds before a retry, whatever the endpoint requests.
             dtype: the weights' dtype, or its name, such as "bfloat16".
+            digit_ids, min_digit_probability: of an endpoint with answer="digits"; see `VlmJudge`.
 
         Raises:
             ValueError: if the model cannot be loaded or is refused, an endpoint has no model's name, or an
@@ -165,7 +180,8 @@ class VlmJudge(Scorer):
         else:
             judge = load_judge(checkpoint, adapter, devices.parse_dtype(dtype))
             model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
-        return cls(judge, model, criteria, answer, apart, shown, max_new_tokens)
+        numbers = (max_new_tokens, digit_ids, min_digit_probability)
+        return cls(judge, model, criteria, answer, apart, shown, *numbers)
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -193,14 +209,15 @@ class VlmJudge(Scorer):
 
         asked = []
         for question in self.questions:
-            chats = [chat(question, text, self.answer, self.example) for text in instructions]
+            chats = [chat(question, text, self.grader.form, self.example) for text in instructions]
             asked.append((chats, self._images(question, shown[question.view])))
 
         parts: dict[str, Tensor] = {}
         reasons: list[list[str]] = [[] for _ in instructions]
-        for question, (grades, why) in zip(self.questions, self.grader(asked), strict=True):
-            parts[question.name] = grades
-            for row, reason in zip(reasons, why, strict=True):
+        for question, graded in zip(self.questions, self.grader(asked), strict=True):
+            parts[question.name] = graded.grades
+            parts |= {f"{question.name}_{name}": values for name, values in graded.parts.items()}
+            for row, reason in zip(reasons, graded.reasons, strict=True):
                 if reason is not None:
                     row.append(f"{question.name}: {reason}")
 
@@ -235,7 +252,7 @@ class VlmJudge(Scorer):
     def _prompt_hash(self) -> str:
         digest = hashlib.sha256()
         for question in self.questions:
-            turns = chat(question, "{instruction}", self.answer, self.example)
+            turns = chat(question, "{instruction}", self.grader.form, self.example)
             digest.update(json.dumps([question.name, turns, BEGINNING]).encode())
         if self.example is not None:
             for image in self._example_pair():

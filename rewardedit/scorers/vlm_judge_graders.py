@@ -1,19 +1,21 @@
-"""Graders of `VlmJudge`: by the logits of digits, by a text that a model writes, or by an endpoint."""
+"""Graders of `VlmJudge`: by the logits of digits or by a text, of a model here or behind an endpoint."""
 
 import base64
 import inspect
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import starmap
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import to_pil
-from rewardedit.language.answers import Answer, AnswerError
-from rewardedit.language.endpoint import Endpoint, EndpointError, Message
+from rewardedit.language.answers import Answer, AnswerError, quoted
+from rewardedit.language.endpoint import REFUSES_ALL, Endpoint, EndpointError, Message
+from rewardedit.language.first_token import FIRST_TOKENS, TOP, FirstToken
 from rewardedit.language.judge_models import ProcessorVlm
 from rewardedit.language.vlm import Vlm
 from rewardedit.scorers.vlm_judge_prompts import BEGINNING, Chat, read_grade, unread
@@ -21,7 +23,14 @@ from rewardedit.scorers.vlm_judge_prompts import BEGINNING, Chat, read_grade, un
 DIGITS = "0123456789"
 
 Asked = tuple[list[Chat], Tensor]  # b chats, and their images (b, n, 3, h, w), RGB in [0, 1]
-Graded = tuple[Tensor, list[str | None]]  # b grades, 0 to 10 or NaN, and the reasons of NaN
+
+
+class Graded(NamedTuple):
+    """Grades of b edits by one question."""
+
+    grades: Tensor  # (b,), 0 to 10; NaN if there is none
+    reasons: list[str | None]  # of each NaN
+    parts: Mapping[str, Tensor] = MappingProxyType({})  # further values, (b,) each
 
 
 class ByDigits:
@@ -34,6 +43,8 @@ class ByDigits:
         ValueError: if a digit is not one token.
     """
 
+    form = "digits"  # of the questions, in `FORMS`
+
     def __init__(self, vlm: Vlm) -> None:
         self.vlm = vlm
         self.ids = digit_ids(vlm)
@@ -45,7 +56,7 @@ class ByDigits:
         for chats, images in asked:
             grades = expected_grade(self.logits(chats, images))
             reasons = [None if ok else "its logits are not finite" for ok in grades.isfinite().tolist()]
-            graded.append((grades, reasons))
+            graded.append(Graded(grades, reasons))
         return graded
 
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
@@ -64,6 +75,7 @@ class ByText:
     """The grade at the end of a text that the model writes, greedily; rows without one are invalid."""
 
     differentiable = False
+    form = "text"
 
     def __init__(self, vlm: Vlm, max_new_tokens: int) -> None:
         self.vlm = vlm
@@ -74,7 +86,7 @@ class ByText:
         for chats, images in asked:
             texts = list(map(self.vlm.prompt, chats))
             answers = self.vlm.answer(texts, images, self.max_new_tokens)
-            graded.append(read_all(answers, images.device))
+            graded.append(Graded(*read_all(answers, images.device)))
         return graded
 
     def decoding(self) -> dict[str, Any]:
@@ -98,6 +110,7 @@ class ByEndpoint:
     """
 
     differentiable = False
+    form = "text"
 
     def __init__(self, endpoint: Endpoint, max_new_tokens: int) -> None:
         self.endpoint = endpoint
@@ -107,18 +120,81 @@ class ByEndpoint:
         chats: list[list[Message]] = []
         for part, images in asked:
             chats += starmap(messages, zip(part, images, strict=True))
-        answers = self.endpoint.answer(chats, self.max_new_tokens)
+        answers = self.answers(chats)
         for answer in answers:
             if isinstance(answer, AnswerError) and answer.may_pass:
                 raise answer
         graded = []
         for part, images in asked:
-            graded.append(read_all(answers[: len(part)], images.device))
+            graded.append(self.read(answers[: len(part)], images.device))
             answers = answers[len(part) :]
         return graded
 
+    def answers(self, chats: list[list[Message]]) -> list[Any]:
+        """The endpoint's answer to each chat, or an `AnswerError`."""
+        return self.endpoint.answer(chats, self.max_new_tokens)
+
+    def read(self, answers: Sequence[Any], device: torch.device) -> Graded:
+        """The grades of answers to one question."""
+        return Graded(*read_all(answers, device))
+
     def decoding(self) -> dict[str, Any]:
         return {"answer": "text", "temperature": 0.0, "max_new_tokens": self.max_new_tokens}
+
+
+class ByEndpointDigits(ByEndpoint):
+    """The expected grade over the digits 0 to 9 as an answer's first token, by an endpoint that returns
+    logprobs: Σ p(d) · d · 10/9 / Σ p(d).
+
+    Each digit is one token in all tokenizers. Grades end at 9 because "10" is one token in some and "1" with
+    "0" in others, where a 10 would count as a 1; such tokens of several digits count as no grade. Blanks in
+    or before the token are left out. `digit_probability` is Σ p(d); a row where it is below `least` is
+    invalid: the model answered something else.
+
+    Raises:
+        EndpointError: as `ByEndpoint`; if the endpoint returns no logprobs.
+    """
+
+    form = "digit"
+
+    def __init__(self, endpoint: Endpoint, token_ids: Sequence[int] | None, least: float) -> None:
+        super().__init__(endpoint, FIRST_TOKENS)
+        self.token_ids = token_ids
+        self.least = least
+
+    def answers(self, chats: list[list[Message]]) -> list[Any]:
+        try:
+            return self.endpoint.first_tokens(chats, self.token_ids)
+        except EndpointError as error:
+            if not error.refuses_all or error.status in REFUSES_ALL:
+                raise
+            message = f"{error}; use answer='text' where there are no logprobs"
+            raise EndpointError(message, error.status, error.said, of_all=True) from error
+
+    def read(self, answers: Sequence[FirstToken | AnswerError], device: torch.device) -> Graded:
+        grades = torch.full((len(answers),), torch.nan, device=device)
+        total = torch.full((len(answers),), torch.nan, device=device)
+        reasons: list[str | None] = []
+        for row, answer in enumerate(answers):
+            if isinstance(answer, AnswerError):
+                reasons.append(no_answer(answer))
+                continue
+            weights = [answer.get(digit, 0.0) for digit in DIGITS]
+            total[row] = min(sum(weights), 1.0)
+            if sum(weights) < self.least or not sum(weights):
+                likely = max(answer, key=answer.__getitem__)
+                reasons.append(
+                    f"the digits hold {sum(weights):.3f} of the probability, less than {self.least:g}; the "
+                    f"most probable first token is {quoted(likely)!r}"
+                )
+                continue
+            grades[row] = sum(d * weight for d, weight in enumerate(weights)) / sum(weights) * 10 / 9
+            reasons.append(None)
+        return Graded(grades, reasons, {"digit_probability": total})
+
+    def decoding(self) -> dict[str, Any]:
+        ids = None if self.token_ids is None else list(self.token_ids)
+        return {"answer": "digits", "temperature": 0.0, "top": TOP, "token_ids": ids, "least": self.least}
 
 
 def expected_grade(logits: Float[Tensor, "b 10"]) -> Float[Tensor, " b"]:
@@ -157,7 +233,7 @@ def digit_ids(vlm: Vlm) -> list[int]:
     return last
 
 
-def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
+def read_all(answers: Sequence[Answer], device: torch.device) -> tuple[Tensor, list[str | None]]:
     """Reads the grades of answers, and the reasons for those that have none."""
     grades: list[float] = []
     reasons: list[str | None] = []
@@ -165,10 +241,15 @@ def read_all(answers: Sequence[Answer], device: torch.device) -> Graded:
         grade = None if isinstance(answer, AnswerError) else read_grade(answer)
         grades.append(float("nan") if grade is None else grade)
         if isinstance(answer, AnswerError):
-            reasons.append(f"no answer: {answer}" if isinstance(answer, EndpointError) else str(answer))
+            reasons.append(no_answer(answer))
         else:
             reasons.append(unread(answer) if grade is None else None)
     return torch.tensor(grades, device=device), reasons
+
+
+def no_answer(error: AnswerError) -> str:
+    """The reason of a row whose question got no usable answer."""
+    return f"no answer: {error}" if isinstance(error, EndpointError) else str(error)
 
 
 def messages(chat: Chat, images: Float[Tensor, "n 3 h w"]) -> list[Message]:

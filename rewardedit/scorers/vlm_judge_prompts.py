@@ -91,11 +91,12 @@ CRITERIA: dict[str, tuple[Aspect, ...]] = {
     ),
 }
 HIDDEN = "\nWhat is not to be judged is covered with flat gray; leave the gray out of account."
-FORMS = {
+FORMS = {  # "digits" of a model here, whose answer is begun for it; "digit" of one behind an endpoint
     "digits": (
         "\nAnswer with one line and nothing else: the word Grade, a colon, and one digit from 0, the lowest "
         "grade, to 9, the highest."
     ),
+    "digit": "\nAnswer with one digit and nothing else, from 0, the lowest grade, to 9, the highest.",
     "text": (
         "\nFirst name in two or three sentences what speaks for and against a high grade. Then close with a "
         "line of its own: the word Grade, a colon, and a whole number from 0, the lowest grade, to 10, the "
@@ -184,27 +185,29 @@ class Example:
             if not 0 <= grade <= 10:
                 raise ValueError(f"example: {name}: expected a grade from 0 to 10; got {grade}")
 
-    def said(self, question: Question, answer: str) -> str:
-        """Answer of the judge in the example."""
+    def said(self, question: Question, form: str) -> str:
+        """Answer of the judge in the example, in one of `FORMS`."""
         grade = self.grades[question.name]
-        if answer == "digits":
-            return f"{BEGINNING}{int(grade * 0.9 + 0.5)}"
+        if form != "text":
+            return f"{BEGINNING if form == 'digits' else ''}{int(grade * 0.9 + 0.5)}"
         return f"{self.reasons[question.name].strip()}\n{BEGINNING}{grade:g}"
 
 
-def chat(question: Question, instruction: str, answer: str, example: Example | None = None) -> Chat:
-    """The chat up to the judge's answer; images are placeholders that are filled later."""
+def chat(question: Question, instruction: str, form: str, example: Example | None = None) -> Chat:
+    """The chat up to the judge's answer, which is to be in one of `FORMS`; images are placeholders that are
+    filled later.
+    """
     turns = []
     if example is not None:
-        turns.append(_asked(question, example.instruction, answer))
-        said = {"type": "text", "text": example.said(question, answer)}
+        turns.append(_asked(question, example.instruction, form))
+        said = {"type": "text", "text": example.said(question, form)}
         turns.append({"role": "assistant", "content": [said]})
-    return [*turns, _asked(question, instruction, answer)]
+    return [*turns, _asked(question, instruction, form)]
 
 
-def _asked(question: Question, instruction: str, answer: str) -> Turn:
+def _asked(question: Question, instruction: str, form: str) -> Turn:
     images: list[Turn] = [{"type": "image"}] * (2 if question.aspect.pair else 1)
-    text = question.text.format(instruction=instruction) + FORMS[answer]
+    text = question.text.format(instruction=instruction) + FORMS[form]
     return {"role": "user", "content": [*images, {"type": "text", "text": text}]}
 
 

@@ -825,7 +825,9 @@ def test_failed_calls_count_and_cost_no_tokens(server):
     [
         ("http://localhost:1/v1", {}, "expected URL#MODEL"),
         ("http://localhost:1/v1#m", {"adapter": "x"}, "expected URL#MODEL"),
-        ("http://localhost:1/v1#m", {"answer": "digits"}, "an endpoint does not return the logits"),
+        ("http://localhost:1/v1#m", {"digit_ids": list(range(10))}, "an endpoint with answer='digits'"),
+        ("http://localhost:1/v1#m", {"answer": "digits", "digit_ids": [1, 2]}, "expected ten tokens"),
+        ("http://localhost:1/v1#m", {"min_digit_probability": 0}, "min_digit_probability: expected 0 to 1"),
         ("http://localhost:1/v1#m", {"answer": "guess"}, "answer: expected one of digits, text; got 'guess'"),
         ("http://me:sk-1@localhost/v1#m", {}, "a key belongs in an environment variable"),
         ("http://localhost/v1?key=sk-1#m", {}, "a key belongs in an environment variable"),
