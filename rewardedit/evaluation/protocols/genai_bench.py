@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubTable
 from rewardedit.evaluation import decisions
 from rewardedit.evaluation.decisions import VOTES, Ways, accuracy, as_ways, read_answer
-from rewardedit.evaluation.protocols.files import is_ratings, read_ratings, require_columns
+from rewardedit.evaluation.protocols.files import BenchTable, is_ratings, read_ratings, require_columns
 from rewardedit.evaluation.protocols.pairs import (
     Pair,
     PairScores,
@@ -61,7 +60,7 @@ PUBLISHED = {
 }
 
 
-class GenAIBenchTable(HubTable):
+class GenAIBenchTable(BenchTable):
     """Rows of the hub's table."""
 
     config = "image_edition"
@@ -108,7 +107,7 @@ class GenAIBench:
             require_columns(path, records[0], ("source_prompt", "instruct_prompt", "human_vote"))
         else:
             self.table = GenAIBenchTable(path, "test_v1")
-            records = _without_images(self.table)
+            records = self.table.texts_of_rows()
         found, self.notes = read_all(records, _comparison, path)
         self.comparisons: list[Comparison] = found
         self.pairs = [one.pair for one in found]
@@ -176,11 +175,6 @@ class GenAIBench:
                 cells[column] = Cell.of(found)
             lines.append(Line(judge, cells, "published", "answers stored in the benchmark's file"))
         return lines
-
-
-def _without_images(table: GenAIBenchTable) -> Any:
-    names = [name for name in table.columns if name not in table.pictures]
-    return table.rows.select_columns(names)
 
 
 def _comparison(number: int, record: Mapping[str, Any]) -> Comparison:
