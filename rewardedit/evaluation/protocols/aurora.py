@@ -1,9 +1,9 @@
 """AURORA-Bench, point-wise (Krojer et al. 2024): ratings of single edits, 0 to 2, over eight tasks, as ADIEE
 evaluates on them.
 
-The ratings are a JSON file in ADIEE's repository, assets/AURORA/human_ratings_updated_prompt.json (input, gen,
-prompt, model, score, task). It names images in a folder `human_ratings`, which AURORA's authors give out. PATH
-is the file or its folder; the images lie in that folder. Items are edited images by their names in the file.
+The ratings are a JSON file in ADIEE's repository, assets/AURORA/human_ratings_updated_prompt.json (input,
+gen, prompt, model, score, task). It names images in a folder `human_ratings`, which AURORA's authors give
+out. PATH is the file or its folder; the images lie in that folder. Items are edited images by their names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -108,8 +108,8 @@ class AuroraPointwise:
         tasks = dict.fromkeys(item.group for item in rated)
         columns = [Column("all edits"), Column("average"), Column("within editors"), *map(Column, tasks)]
         notes.append(
-            "all edits: as published, over tasks of unlike difficulty; average: over tasks, and within editors: "
-            "over editors, by Fisher's z"
+            "all edits: as published, over tasks of unlike difficulty; average (over tasks) and within "
+            "editors: by Fisher's z"
         )
         return [Table("Spearman's ρ with people", columns, lines, notes)]
 

@@ -1,5 +1,5 @@
-"""ImagenHub, text-guided editing (Ku et al. 2024), as VIEScore and ADIEE evaluate on it: rank correlation with
-people within each editor's edits, averaged over editors by Fisher's z.
+"""ImagenHub, text-guided editing (Ku et al. 2024), as VIEScore and ADIEE evaluate on it: rank correlation
+with people within each editor's edits, averaged over editors by Fisher's z.
 
 Ratings are files of the repository TIGER-AI-Lab/ImagenHub, Text-Guided_IE_rater1.tsv to 3: uid, and a column
 for each editor with "[SC, PQ]", each 0, 0.5 or 1. An edit's rating is the mean over raters of √(SC · PQ).
@@ -10,17 +10,15 @@ The paper names eight editors; the files hold nine, of which Imagic is rated 0 t
 correlation is undefined.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image
-from rewardedit.evaluation.protocols.files import BenchTable, read_ratings, require_columns
+from rewardedit.evaluation.protocols.files import BenchTable
+from rewardedit.evaluation.protocols.imagenhub_ratings import HumanRatings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.pointwise import Rated, Scored, by_group, cells_of
 from rewardedit.evaluation.protocols.protocol import (
@@ -41,7 +39,6 @@ from rewardedit.images import load_pil
 
 IMAGES = "ImagenHub/Text_Guided_Image_Editing"
 FILES = "Text-Guided_IE_rater*.tsv"
-GRADES = (0, 0.5, 1)
 SOURCE = "Chen et al. 2025 (ADIEE), Table 1: tanh of the mean ρ"
 PUBLISHED = {
     "human-human": 0.4184,
@@ -83,44 +80,17 @@ class ImagenHub:
         if not files:
             raise ValueError(f"imagenhub {path}: expected a folder with {FILES}; see {self.about.data}")
         self.edits = dict(edits or {})
-        self.notes: list[str] = []
-        tables = [_by_uid(file, self.notes) for file in files]
-        uids: dict[str, None] = {}
-        for table in tables:
-            uids |= dict.fromkeys(table)
-        self.uids = list(uids)
-        self.editors = [name for name in next(iter(tables[0].values())) if name != "uid"]
-        if unknown := set(self.edits) - set(self.editors):
-            raise ValueError(f"--edits: expected editors {', '.join(self.editors)}; got {', '.join(unknown)}")
-        shape = (len(self.editors), len(self.uids), len(files))
-        self.ratings = np.full(shape, np.nan)  # overall, of each editor's edits by each rater
-        for rater, table in enumerate(tables):
-            self._read(rater, table, files[rater].name)
-
-    def _read(self, rater: int, table: Mapping[str, Mapping[str, Any]], name: str) -> None:
-        for e, editor in enumerate(self.editors):
-            for u, uid in enumerate(self.uids):
-                cell = table.get(uid, {}).get(editor)
-                value = overall(cell)
-                self.ratings[e, u, rater] = value
-                if np.isnan(value):
-                    self.notes.append(f"{name}: {uid}, {editor}: no rating ({cell!r}); others' are used")
-
-    @cached_property
-    def items(self) -> list[Rated]:
-        found = []
-        for e, editor in enumerate(self.editors):
-            for u, uid in enumerate(self.uids):
-                own = self.ratings[e, u]
-                mean = float(np.nanmean(own)) if np.isfinite(own).any() else float("nan")
-                found.append(Rated(f"{editor}/{uid}", mean, editor, uid))
-        return found
+        self.people = HumanRatings(files)
+        self.items = self.people.items()
+        editors = self.people.editors
+        if unknown := set(self.edits) - set(editors):
+            raise ValueError(f"--edits: expected editors {', '.join(editors)}; got {', '.join(unknown)}")
 
     def rows(self) -> Items:
         if not self.edits:
             raise ValueError(
-                "imagenhub: the edited images are not published with the ratings; give --edits EDITOR=FOLDER, "
-                "or --from-scores FILE"
+                "imagenhub: the ratings come without the edited images; give --edits EDITOR=FOLDER, or "
+                "--from-scores FILE"
             )
         local = any(self.folder.rglob("*.parquet"))
         table = ImagenHubTable(str(self.folder) if local else IMAGES, "filtered")
@@ -136,26 +106,24 @@ class ImagenHub:
         compat = "viescore" if options.compat == "viescore" else None
         ids = [item.id for item in self.items]
         lines = [self._people(options, compat)]
-        notes = [*self.notes]
+        notes = list(self.people.notes)
         for scorer in scores.values:
             lines.append(Line(scorer, by_group(Scored.of(self.items, scores, scorer), options, compat)))
             notes += shortfall(scores, scorer, ids)
         lines += self._baselines()
         for name, value in PUBLISHED.items():
             lines.append(published(name, SOURCE, average=value))
-        columns = [Column("average"), *map(Column, self.editors)]
+        columns = [Column("average"), *map(Column, self.people.editors)]
         how = "tanh of the mean ρ, as VIEScore's code" if compat else "by Fisher's z"
         notes.append(f"average over editors {how}; human-human: each rater against the mean of the others")
-        return [
-            Table("Spearman's ρ with people, within each editor's edits", columns, lines, notes),
-            self._means(),
-        ]
+        title = "Spearman's ρ with people, within each editor's edits"
+        return [Table(title, columns, lines, notes), self._means()]
 
     def _people(self, options: Options, compat: Any) -> Line:
         n = len(self.items)
         groups = [item.group for item in self.items]
         sources = [item.source for item in self.items]
-        flat = self.ratings.reshape(n, -1)
+        flat = self.people.values.reshape(n, -1)
         found = rater_agreement(
             flat, groups, sources, compat=compat, resamples=options.resamples, seed=options.seed
         )
@@ -172,11 +140,10 @@ class ImagenHub:
     def _means(self) -> Table:
         """People's mean rating of each editor, the paper's O."""
         cells = {}
-        for e, editor in enumerate(self.editors):
+        for editor in self.people.editors:
             per_item = [item.rating for item in self.items if item.group == editor]
-            assert len(per_item) == self.ratings.shape[1]
-            cells[editor] = Cell.of(clustered_mean(per_item, self.uids))
-        columns = [Column(editor, digits=3) for editor in self.editors]
+            cells[editor] = Cell.of(clustered_mean(per_item, self.people.uids))
+        columns = [Column(editor, digits=3) for editor in self.people.editors]
         title = "People's mean overall rating, √(SC · PQ)"
         return Table(title, columns, [Line("three raters", cells, "people")])
 
@@ -184,33 +151,6 @@ class ImagenHub:
         """All items, if MagicBrush's dev split was trained on: the sources are from it."""
         own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
         return {item.id for item in self.items} if own else set()
-
-
-def overall(cell: Any) -> float:
-    """√(SC · PQ) of a cell "[SC, PQ]"; NaN if it is none."""
-    try:
-        semantic, quality = json.loads(cell)
-    except (TypeError, ValueError):
-        return float("nan")
-    if semantic not in GRADES or quality not in GRADES:
-        return float("nan")
-    return float(np.sqrt(semantic * quality))
-
-
-def _by_uid(file: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
-    """The rows of a rater's file; of those of one uid the first, with a note."""
-    records = read_ratings(file)
-    require_columns(file, records[0], ("uid",))
-    found: dict[str, dict[str, Any]] = {}
-    for number, record in enumerate(records, 1):
-        uid = record["uid"]
-        if not uid:
-            notes.append(f"{file.name}: row {number} is left out: it has no uid")
-        elif uid in found:
-            notes.append(f"{file.name}: row {number} is left out: {uid} came before")
-        else:
-            found[uid] = record
-    return found
 
 
 def _sample(
