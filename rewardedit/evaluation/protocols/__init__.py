@@ -11,6 +11,8 @@ BENCHMARKS = {
     "genai_bench": "rewardedit.evaluation.protocols.genai_bench:GenAIBench",
     "aurora": "rewardedit.evaluation.protocols.aurora:AuroraPointwise",
     "aurora_pairs": "rewardedit.evaluation.protocols.aurora_pairs:AuroraPairwise",
+    "bpm": "rewardedit.evaluation.protocols.bpm:BpmAlignment",
+    "bpm_truth": "rewardedit.evaluation.protocols.bpm_truth:BpmTruth",
 }
 
 __all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]
