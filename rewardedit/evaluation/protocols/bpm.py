@@ -23,6 +23,7 @@ from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -78,7 +79,7 @@ class Entry:
         return f"{self.id}-{editor + 1}"
 
 
-class BpmAlignment:
+class BpmAlignment(Benchmark):
     """BPM's human alignment test; see the module."""
 
     about = About(

@@ -20,6 +20,7 @@ from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -27,7 +28,6 @@ from rewardedit.evaluation.protocols.protocol import (
     Line,
     Options,
     Table,
-    TrainingData,
     published,
     read_all,
     require_compat,
@@ -62,7 +62,7 @@ class Triplet:
         return f"{self.id}/{kind}"
 
 
-class BpmTruth:
+class BpmTruth(Benchmark):
     """BPM's ground-truth test; see the module."""
 
     about = About(
@@ -113,10 +113,6 @@ class BpmTruth:
             lines.append(published(name, SOURCE, **dict(zip(KINDS, values, strict=True))))
         columns = [Column(kind, digits=2) for kind in KINDS]
         return [Table("Ground-truth test: the kind of image with the highest score", columns, lines, notes)]
-
-    def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
-        """None: the images are the user's own."""
-        return set()
 
 
 def _triplet(number: int, record: Mapping[str, Any]) -> Triplet:
