@@ -107,17 +107,19 @@ class BpmAlignment(Benchmark):
         self.entries, self.notes = read_all(read_ratings(file), _entry, file.name)
         self.editors = EDITORS[self.kind]
         self.ratings = np.array([entry.ratings for entry in self.entries])  # (n, 4)
+        self.ids: list[str] = []
+        for entry in self.entries:
+            self.ids += map(entry.item, range(4))
 
     def rows(self) -> Items:
-        ids = [entry.item(editor) for entry in self.entries for editor in range(4)]
-        sources = [entry.source for entry in self.entries for _ in range(4)]
-        return Items(ids, sources, partial(_sample, self.folder, self.entries))
+        sources = np.repeat([entry.source for entry in self.entries], 4).tolist()
+        return Items(self.ids, sources, partial(_sample, self.folder, self.entries))
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
         rounded = options.compat == "bpm"
         names = [f"{self.editors[a]} vs {self.editors[b]}" for a, b in PAIRS]
-        ids = [entry.item(editor) for entry in self.entries for editor in range(4)]
+        ids = self.ids
         lines = []
         notes = list(self.notes)
         for scorer in scores.values:
@@ -129,9 +131,8 @@ class BpmAlignment(Benchmark):
         if stored is not None:
             cells = self._cells(names, stored, np.isfinite(stored), options, rounded)
             lines.append(Line("BPM's parts", cells, "published", "parts stored in the benchmark's file"))
-        half = {name: Cell(0.5) for name in (*names, "average")}
-        none = {name: Cell(0.0) for name in (*names, "average")}
-        lines += [Line("random", half, "baseline"), Line("always tie", none, "baseline")]
+        for name, value in (("random", 0.5), ("always tie", 0.0)):
+            lines.append(Line(name, dict.fromkeys((*names, "average"), Cell(value)), "baseline"))
         for name, values in PUBLISHED[self.kind].items():
             cells = dict(zip((*names, "average"), values, strict=True))
             lines.append(published(name, SOURCE.format(TABLES[self.kind]), **cells))
@@ -161,7 +162,9 @@ class BpmAlignment(Benchmark):
         """BPM's overall scores (n, 4) of the parts in the file, None without; and a note."""
         if not all(entry.parts for entry in self.entries):
             return None, ""
-        parts = [np.ravel([entry.parts[part] for entry in self.entries]) for part in PARTS]
+        parts = []
+        for part in PARTS:
+            parts.append(np.ravel([entry.parts[part] for entry in self.entries]))
         alpha = 1.0 if self.kind == "global" else 0.7
         note = (
             "; BPM's parts are brought to 0 and 1 by the ends of this file, so that its scores depend on it"
@@ -173,7 +176,7 @@ class BpmAlignment(Benchmark):
         own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
         if not own or self.kind == "global":
             return set()
-        return {entry.item(editor) for entry in self.entries for editor in range(4)}
+        return set(self.ids)
 
 
 def _entry(number: int, record: Mapping[str, Any]) -> Entry:
@@ -185,7 +188,7 @@ def _entry(number: int, record: Mapping[str, Any]) -> Entry:
     instruction = require_text(dict(record), "instruction", f"index {name}")
     images = tuple(require_text(edit, "image_path", f"index {name}") for edit in edits)  # type: ignore[arg-type]
     ratings = tuple(_number(edit, "user_overall_quality") for edit in edits)
-    parts = {part: tuple(_number(edit, part) for edit in edits) for part in PARTS}
+    parts = {part: tuple(map(_number, edits, [part] * 4)) for part in PARTS}
     whole = np.isfinite(list(parts.values())).all()
     return Entry(name, source, instruction, images, ratings, parts if whole else {})
 

@@ -85,15 +85,17 @@ class BpmTruth(Benchmark):
         self.folder = file.parent
         self.triplets: list[Triplet]
         self.triplets, self.notes = read_all(read_ratings(file), _triplet, file.name)
+        self.ids: list[str] = []
+        for one in self.triplets:
+            self.ids += map(one.item, KINDS)
 
     def rows(self) -> Items:
-        ids = [one.item(kind) for one in self.triplets for kind in KINDS]
-        sources = [one.source for one in self.triplets for _ in KINDS]
-        return Items(ids, sources, partial(_sample, self.folder, self.triplets))
+        sources = np.repeat([one.source for one in self.triplets], len(KINDS)).tolist()
+        return Items(self.ids, sources, partial(_sample, self.folder, self.triplets))
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
-        ids = [one.item(kind) for one in self.triplets for kind in KINDS]
+        ids = self.ids
         lines = []
         notes = [*self.notes, "a row in which several images have the highest score counts in equal parts"]
         for scorer in scores.values:

@@ -8,6 +8,7 @@ images. Items are EDIT|INSTRUCTION, both by their rows' ids: n edits are n² ite
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product, starmap
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,7 @@ class HumanEditRetrieval(Benchmark):
                 self.instructions[name] = text
         if len(self.numbers) < 2:
             raise ValueError(f"humanedit {path}: expected at least two edits; got {len(self.numbers)}")
+        self.ids = list(starmap("{}|{}".format, product(self.instructions, repeat=2)))
         self.notes = []
         if skipped:
             self.notes.append(
@@ -84,10 +86,9 @@ class HumanEditRetrieval(Benchmark):
 
     def rows(self) -> Items:
         names = list(self.instructions)
-        ids = [f"{edit}|{text}" for edit in names for text in names]
-        sources = [edit for edit in names for _ in names]
+        sources = np.repeat(names, len(names)).tolist()
         texts = list(self.instructions.values())
-        return Items(ids, sources, EditReader(self.table, self.numbers, ids, texts))
+        return Items(self.ids, sources, EditReader(self.table, self.numbers, self.ids, texts))
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
@@ -97,7 +98,7 @@ class HumanEditRetrieval(Benchmark):
             *self.notes,
             "an equal score counts as better than an edit's own instruction, no score as worse",
         ]
-        ids = [f"{edit}|{text}" for edit in names for text in names]
+        ids = self.ids
         for scorer in scores.values:
             values = scores.array(scorer, ids).reshape(len(names), -1)
             known = scores.known(scorer, ids).reshape(len(names), -1)
@@ -113,8 +114,7 @@ class HumanEditRetrieval(Benchmark):
         """All items, if HumanEdit was trained on: the poster's held-out rows are not known."""
         if not any(data.name == "humanedit" for data in trained_on):
             return set()
-        names = list(self.instructions)
-        return {f"{edit}|{text}" for edit in names for text in names}
+        return set(self.ids)
 
 
 class EditReader:

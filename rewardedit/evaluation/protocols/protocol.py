@@ -94,7 +94,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """How a column's figures are shown."""
+    """A column and the form of its figures."""
 
     name: str
     percent: bool = False  # shown times 100
