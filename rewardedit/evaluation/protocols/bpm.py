@@ -8,17 +8,16 @@ position and size. Items are INDEX-1 to INDEX-4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rewardedit.batch import EditSample
-from rewardedit.data.annotations import find_image, require_text
+from rewardedit.data.annotations import find_image
 from rewardedit.evaluation.decisions import bpm_overall
 from rewardedit.evaluation.preferences import agreement
+from rewardedit.evaluation.protocols.bpm_entries import PARTS, Entry, read_entry
 from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.protocol import (
@@ -41,7 +40,6 @@ from rewardedit.images import load_pil
 
 EDITORS = {"local": ("mgie", "ft_ip2p", "ip2p", "dalle2"), "global": ("pie", "hq_edit", "ft_ip2p", "ip2p")}
 PAIRS = ((0, 1), (0, 2), (1, 2), (3, 2), (3, 1), (3, 0))  # in the order of the paper's tables
-PARTS = ("edit_quality", "preservation", "size", "position")
 SOURCE = "Li et al. 2025 (BPM), Table {}"
 PUBLISHED = {  # the six pairs and their average
     "local": {
@@ -62,21 +60,6 @@ PUBLISHED = {  # the six pairs and their average
     },
 }
 TABLES = {"local": 1, "global": 2}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A row: four edits of one source."""
-
-    id: str
-    source: str
-    instruction: str
-    images: tuple[str, ...]
-    ratings: tuple[float, ...]  # NaN where there is none
-    parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # BPM's, where the file has them
-
-    def item(self, editor: int) -> str:
-        return f"{self.id}-{editor + 1}"
 
 
 class BpmAlignment(Benchmark):
@@ -104,7 +87,7 @@ class BpmAlignment(Benchmark):
         self.kind = "global" if "global" in file.name else "local"
         self.folder = file.parent
         self.entries: list[Entry]
-        self.entries, self.notes = read_all(read_ratings(file), _entry, file.name)
+        self.entries, self.notes = read_all(read_ratings(file), read_entry, file.name)
         self.editors = EDITORS[self.kind]
         self.ratings = np.array([entry.ratings for entry in self.entries])  # (n, 4)
         self.ids: list[str] = []
@@ -177,26 +160,6 @@ class BpmAlignment(Benchmark):
         if not own or self.kind == "global":
             return set()
         return set(self.ids)
-
-
-def _entry(number: int, record: Mapping[str, Any]) -> Entry:
-    name = str(record.get("index", number))
-    edits = [record.get(f"edited_image{i}") for i in range(1, 5)]
-    if not all(isinstance(edit, dict) for edit in edits):
-        raise ValueError(f"index {name}: expected edited_image1 to edited_image4")
-    source = require_text(dict(record), "source_image_path", f"index {name}")
-    instruction = require_text(dict(record), "instruction", f"index {name}")
-    images = tuple(require_text(edit, "image_path", f"index {name}") for edit in edits)  # type: ignore[arg-type]
-    ratings = tuple(_number(edit, "user_overall_quality") for edit in edits)
-    parts = {part: tuple(map(_number, edits, [part] * 4)) for part in PARTS}
-    whole = np.isfinite(list(parts.values())).all()
-    return Entry(name, source, instruction, images, ratings, parts if whole else {})
-
-
-def _number(edit: Any, key: str) -> float:
-    value = edit.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else float("nan")
 
 
 def _sample(folder: Path, entries: Sequence[Entry], index: int) -> EditSample:

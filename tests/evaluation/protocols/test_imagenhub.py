@@ -64,7 +64,7 @@ def test_a_constant_scorer_has_no_correlation(benchmark):
     rows = {row.name: row.cells for row in table.rows if row.kind == "measured"}
     assert 0.2 < rows["noisy"]["average"].value < 1
     assert rows["constant"]["average"].value is None
-    assert "all first values are equal" in rows["constant"]["MagicBrush"].reason
+    assert "all scores are equal" in rows["constant"]["MagicBrush"].reason
 
 
 def test_items_of_magicbrush_s_dev_split_overlap(benchmark):
