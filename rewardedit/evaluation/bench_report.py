@@ -98,9 +98,11 @@ def remarks(table: Table) -> list[str]:
     if sources:
         lines.append(f"sources: {'; '.join(sources)}")
     for line in table.rows:
+        columns: dict[str, list[str]] = {}
         for name, cell in line.cells.items():
             if cell.reason:
-                lines.append(f"{line.name}, {name}: {cell.reason}")
+                columns.setdefault(cell.reason, []).append(name)
+        lines += [f"{line.name}, {', '.join(names)}: {reason}" for reason, names in columns.items()]
     return [*lines, *table.notes]
 
 

@@ -7,7 +7,10 @@ from rewardedit.evaluation.protocols.protocol import Benchmark
 
 # name on the command line: module and class; imported when it is asked for
 BENCHMARKS = {
+    "imagenhub": "rewardedit.evaluation.protocols.imagenhub:ImagenHub",
     "genai_bench": "rewardedit.evaluation.protocols.genai_bench:GenAIBench",
+    "aurora": "rewardedit.evaluation.protocols.aurora:AuroraPointwise",
+    "aurora_pairs": "rewardedit.evaluation.protocols.aurora_pairs:AuroraPairwise",
 }
 
 __all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]

@@ -3,10 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+from rewardedit.data.hub import HubTable
 from rewardedit.data.table import read_records
 from rewardedit.untrusted import read_json_file
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json")
+
+
+class BenchTable(HubTable):
+    """A table of the hub, of which the columns without images can be read by themselves."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return self.at(index)
+
+    def texts_of_rows(self) -> Any:
+        """The rows without their images."""
+        names = [name for name in self.rows.column_names if name not in self.pictures]
+        return self.rows.select_columns(names)
 
 
 def is_ratings(path: str) -> bool:

@@ -16,24 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
-from rewardedit.data.hub import HubTable
 from rewardedit.evaluation import decisions
 from rewardedit.evaluation.decisions import VOTES, Ways, accuracy, as_ways, read_answer
-from rewardedit.evaluation.protocols.files import is_ratings, read_ratings, require_columns
-from rewardedit.evaluation.protocols.pairs import (
-    Pair,
-    PairScores,
-    accuracy_cell,
-    baseline_lines,
-    constant_note,
-    repeated,
-    shortfall,
-    stored_lines,
-)
+from rewardedit.evaluation.protocols.files import BenchTable, is_ratings, read_ratings, require_columns
+from rewardedit.evaluation.protocols.pairs import Pair, item_ids, pair_table, repeated
 from rewardedit.evaluation.protocols.protocol import (
     About,
     Cell,
-    Column,
     Items,
     ItemScores,
     Line,
@@ -46,7 +35,6 @@ from rewardedit.evaluation.protocols.protocol import (
 )
 
 WAYS: dict[str, Ways] = {"4 answers": 4, "3 answers": 3, "2 answers": 2}
-COLUMNS = tuple(Column(name, percent=True, digits=2) for name in WAYS)
 SOURCE = "Chen et al. 2025 (ADIEE), Table 2"
 PUBLISHED = {
     "random": 25.90,
@@ -61,7 +49,7 @@ PUBLISHED = {
 }
 
 
-class GenAIBenchTable(HubTable):
+class GenAIBenchTable(BenchTable):
     """Rows of the hub's table."""
 
     config = "image_edition"
@@ -108,7 +96,7 @@ class GenAIBench:
             require_columns(path, records[0], ("source_prompt", "instruct_prompt", "human_vote"))
         else:
             self.table = GenAIBenchTable(path, "test_v1")
-            records = _without_images(self.table)
+            records = self.table.texts_of_rows()
         found, self.notes = read_all(records, _comparison, path)
         self.comparisons: list[Comparison] = found
         self.pairs = [one.pair for one in found]
@@ -128,36 +116,20 @@ class GenAIBench:
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
-        rule = _adiee if options.compat == "adiee" else None
-        lines = []
-        notes = [*self.notes, *_rule_notes(options)]
-        for scorer in scores.values:
-            found = PairScores.of(self.pairs, scores, scorer)
-            cells = {}
-            for column, ways in WAYS.items():
-                cells[column] = accuracy_cell(found, ways, options, rule)
-            lines.append(Line(scorer, cells))
-            notes += constant_note(scorer, found)
-            notes += shortfall(scores, scorer, self._item_ids())
-        stored, more = stored_lines(self.pairs, scores, WAYS, rule or decisions.strict, options)
+        rule = decisions.adiee if options.compat == "adiee" else None
+        others = self._judges(options)
+        for name, value in PUBLISHED.items():
+            others.append(published(name, SOURCE, 919, **{"4 answers": value / 100}))
+        notes = list(self.notes)
         keys = [(one.pair.source, *sorted(one.models)) for one in self.comparisons if one.models]
         if len(keys) == len(self.pairs):
-            more += repeated(self.pairs, keys)
-        lines += [*stored, *self._judges(options), *baseline_lines(self.pairs, WAYS)]
-        for name, value in PUBLISHED.items():
-            lines.append(published(name, SOURCE, 919, **{"4 answers": value / 100}))
-        return [Table("Accuracy: decisions that are people's", COLUMNS, lines, [*notes, *more])]
+            notes += repeated(self.pairs, keys)
+        return [pair_table(self.pairs, scores, WAYS, options, rule, others, notes)]
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """All items, if MagicBrush's dev or test split was trained on: the sources are ImagenHub's."""
         own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
-        return set(self._item_ids()) if own else set()
-
-    def _item_ids(self) -> list[str]:
-        ids = []
-        for pair in self.pairs:
-            ids += [pair.left, pair.right]
-        return ids
+        return set(item_ids(self.pairs)) if own else set()
 
     def _judges(self, options: Options) -> list[Line]:
         """Accuracies of the judges whose answers the file stores."""
@@ -176,11 +148,6 @@ class GenAIBench:
                 cells[column] = Cell.of(found)
             lines.append(Line(judge, cells, "published", "answers stored in the benchmark's file"))
         return lines
-
-
-def _without_images(table: GenAIBenchTable) -> Any:
-    names = [name for name in table.columns if name not in table.pictures]
-    return table.rows.select_columns(names)
 
 
 def _comparison(number: int, record: Mapping[str, Any]) -> Comparison:
@@ -218,16 +185,3 @@ def _sample(table: GenAIBenchTable, comparisons: Sequence[Comparison], index: in
         source_caption=row["source_prompt"],
         target_caption=row["target_prompt"],
     )
-
-
-def _adiee(a: Any, b: Any) -> Any:
-    return decisions.adiee(a, b)
-
-
-def _rule_notes(options: Options) -> list[str]:
-    if options.compat == "adiee":
-        return ["decisions by ADIEE's released rule, for scores from 0 to 10"]
-    return [
-        "4 and 3 answers: margins of each scorer fitted on the votes of other source images, in 5 folds; "
-        "2 answers: pairs of which people prefer one, the higher score wins and equal scores are wrong"
-    ]

@@ -16,10 +16,14 @@ from rewardedit.evaluation.decisions import (
     misdecided,
     strict,
 )
-from rewardedit.evaluation.protocols.protocol import Cell, ItemScores, Line, Options
+from rewardedit.evaluation.protocols.protocol import Cell, Column, ItemScores, Line, Options, Table
 
 FOLDS = 5
 NAMED = 5  # ids in a note
+FITTED = (
+    "more than 2 answers: margins of each scorer are fitted on the votes of other source images, in 5 folds; "
+    "2 answers: pairs of which people prefer one; the higher score wins, equal scores are wrong"
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,14 @@ class Pair:
     right: str
     vote: str  # of `decisions`: A for the left edit
     source: str  # name of the source image
+
+
+def item_ids(pairs: Sequence[Pair]) -> list[str]:
+    """Ids of the edits of all pairs, each once."""
+    ids: dict[str, None] = {}
+    for pair in pairs:
+        ids |= dict.fromkeys((pair.left, pair.right))
+    return list(ids)
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,38 @@ class PairScores:
     @property
     def sources(self) -> list[str]:
         return [pair.source for pair in self.pairs]
+
+
+def pair_table(
+    pairs: Sequence[Pair],
+    scores: ItemScores,
+    ways: dict[str, Ways],
+    options: Options,
+    rule: Rule | None,
+    others: Sequence[Line],
+    notes: Sequence[str],
+) -> Table:
+    """Accuracies of all scorers, of stored decisions and of rules that see no image, and others' rows.
+
+    Args:
+        ways: columns by the number of answers that people had.
+        rule: as in `accuracy_cell`.
+    """
+    ids = item_ids(pairs)
+    lines = []
+    remarks = list(notes)
+    if rule is None:
+        remarks.append(FITTED)
+    for scorer in scores.values:
+        found = PairScores.of(pairs, scores, scorer)
+        cells = {column: accuracy_cell(found, count, options, rule) for column, count in ways.items()}
+        lines.append(Line(scorer, cells))
+        remarks += constant_note(scorer, found)
+        remarks += shortfall(scores, scorer, ids)
+    stored, more = stored_lines(pairs, scores, ways, rule or strict, options)
+    lines += [*stored, *baseline_lines(pairs, ways), *others]
+    columns = [Column(name, percent=True, digits=2) for name in ways]
+    return Table("Accuracy: decisions that are people's", columns, lines, [*remarks, *more])
 
 
 def accuracy_cell(found: PairScores, ways: Ways, options: Options, rule: Rule | None = None) -> Cell:
