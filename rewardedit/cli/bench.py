@@ -13,7 +13,7 @@ from rewardedit.cli.score_input import add_world_option
 
 BASELINE = "l1"  # the scorer that stands in every table: how much of the source is kept
 # names whose tables have no ratings by people: module with `run(args)` and `ABOUT`
-RUNS = {"robustness": "rewardedit.cli.bench_robustness"}
+RUNS = {"robustness": "rewardedit.cli.bench_robustness", "shapes": "rewardedit.cli.bench_shapes"}
 
 
 def add_parser(commands: Any) -> None:

@@ -10,6 +10,7 @@ from rewardedit.evaluation.robustness.measure import AttackScores, RobustnessCon
 from rewardedit.evaluation.robustness.rows import UNCHANGED, JudgedEdits
 from rewardedit.evaluation.statistics import Comparison, paired_bootstrap
 
+PASSING = "Failed edits that pass for good ones"  # title of the table of shares before and after
 IMPROVED = 0.5  # an attacked edit that the exact rating puts this much higher is left out
 
 Effects = dict[str, dict[str, Effect | None]]  # by attack and scorer; None if too few edits are left
@@ -145,7 +146,7 @@ def passing_table(
             cells[column] = Cell() if effect is None else Cell(effect.passed.mean_a, n=effect.passed.n)
         rows.append(Line(name, cells))
     note = "Share of failed edits whose score reaches the threshold, before and after each attack."
-    return Table("Failed edits that pass for good ones", columns, rows, [note])
+    return Table(PASSING, columns, rows, [note])
 
 
 def transfer_table(makers: Sequence[str], names: Sequence[str], effects: Effects, bound: int) -> Table:
