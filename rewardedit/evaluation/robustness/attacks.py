@@ -11,10 +11,9 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
-from rewardedit.images import gaussian_blur, to_pil, to_tensor
+from rewardedit.images import gaussian_blur, load_image, to_pil
 
 Pixels = Float[Tensor, "3 h w"]  # RGB in [0, 1]
 Attack = Callable[[Pixels, Pixels, torch.Generator], Tensor]
@@ -72,8 +71,7 @@ def compress(edited: Pixels, source: Pixels, generator: torch.Generator) -> Tens
     """Strong JPEG compression."""
     file = io.BytesIO()
     to_pil(edited).save(file, "JPEG", quality=JPEG_QUALITY)
-    with Image.open(file) as image:
-        return to_tensor(image, channels=3)
+    return load_image(file)
 
 
 def cross_fade(edited: Pixels, source: Pixels, generator: torch.Generator) -> Tensor:
