@@ -17,7 +17,7 @@ NAME = "shapes"
 ABOUT = About(
     "The offline world",
     "rendered scenes whose edits are rated exactly",
-    "105 sources, seven editors of unlike quality",
+    "105 sources, eight editors of unlike quality",
     "Apache-2.0",
     "rendered",
     "none; 25 minutes on two CPU cores",

@@ -49,7 +49,7 @@ class RobustnessConfig:
     attacks: tuple[str, ...] = tuple(ATTACKS)  # changes of the image that no scorer has a part in
     bounds: tuple[int, ...] = (2, 8)  # largest changes of a pixel by gradient steps, of 255; empty: no steps
     steps: int = 20  # gradient steps
-    stepped: int = 64  # failed edits, the first, that are attacked by gradient steps; 0: none
+    stepped: int | None = 64  # failed edits, the first, that are attacked by gradient steps; None: all
     good_share: float = 0.9  # share of good edits that reach the threshold
     # scorers by name, of which the lowest, each over its own median, is tested too, e.g. [[bpm, clip_d]]
     combinations: tuple[tuple[str, ...], ...] = ()
@@ -63,9 +63,10 @@ class RobustnessConfig:
             )
         if not 0 < self.good_share <= 1:
             raise ValueError(f"good_share: expected above 0 and at most 1; got {self.good_share}")
-        for name, least in (("steps", 1), ("stepped", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: expected at least {least}; got {getattr(self, name)}")
+        for name in ("steps", "stepped", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: expected at least 1; got {value}")
         if not all(0 < bound <= 255 for bound in self.bounds):
             raise ValueError(f"bounds: expected 1 to 255 levels; got {list(self.bounds)}")
         if not all(len(set(names)) >= 2 for names in self.combinations):
@@ -184,7 +185,7 @@ class Run:
 
     def makers(self, centres: Mapping[str, tuple[float, float]]) -> list[ScorerUse]:
         """The scorers that gradient steps are made for: each, and each combination."""
-        if not self.first or not self.config.bounds:
+        if not self.config.bounds:
             return []
         makers = list(self.scorers.values())
         for names in self.config.combinations:

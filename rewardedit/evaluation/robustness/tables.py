@@ -193,8 +193,7 @@ def rating_table(scores: AttackScores, edits: JudgedEdits) -> Table:
 
 def _columns(config: RobustnessConfig) -> list[str]:
     """Names of the attacks' columns."""
-    steps = [] if not config.stepped else [f"steps {bound}/255" for bound in config.bounds]
-    return [*config.attacks, *steps]
+    return [*config.attacks, *(f"steps {bound}/255" for bound in config.bounds)]
 
 
 def _effects_of(

@@ -32,7 +32,11 @@ SAMPLED = {
 }
 COPY = "copy of the source"
 # kinds of `corruptions.CORRUPTION_KINDS`, drawn by the world
-DRAWN = {"drawn: half done": "half_done", "drawn: wrong object": "wrong_object"}
+DRAWN = {
+    "drawn: over done": "over_done",
+    "drawn: half done": "half_done",
+    "drawn: wrong object": "wrong_object",
+}
 EDITORS = (*SAMPLED, *DRAWN, COPY)
 
 
@@ -61,7 +65,7 @@ class ShapesBench:
     attack: RobustnessConfig = field(
         default_factory=lambda: RobustnessConfig(stepped=32, combinations=COMBINATIONS)
     )
-    timed: int = 64  # edits whose scoring is timed; 0: nothing is timed
+    timed: int | None = 64  # edits whose scoring is timed; None: nothing is timed
 
     def __post_init__(self) -> None:
         names = list(map(short_name, self.scorers))

@@ -144,7 +144,7 @@ def test_world_s_edits_are_rated_before_and_after(tmp_path: Path):
     mix = {"right": 0.5, "wrong_object": 0.25, "untouched": 0.25}
     data = DataConfig("shapes", split="test", limit=8, shapes=WorldConfig(quality_mix=mix))
     found = judged_world(data, good_from=9, failed_up_to=1)
-    config = RobustnessConfig(attacks=("pasted source",), stepped=0)
+    config = RobustnessConfig(attacks=("pasted source",), bounds=())
     scores = score_attacks(tmp_path, found, {"redness": USES["redness"]}, config, {}, data.size)
     assert set(scores.ratings) == {"none", "pasted source"}
     assert (scores.ratings["none"] <= 1).all()

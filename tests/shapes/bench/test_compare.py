@@ -19,7 +19,7 @@ from tests.readme import ROOT
 
 pytestmark = [pytest.mark.world, pytest.mark.slow]
 COMMAND = [
-    *("bench", "shapes", "n=10", "candidates=3", "seeds=2", "judged=6", "timed=0", "attack.stepped=2"),
+    *("bench", "shapes", "n=10", "candidates=3", "seeds=2", "judged=6", "timed=null", "attack.stepped=2"),
     *("attack.steps=2", "attack.combinations=[[vifi_clip, l1]]", "--scorer", "vifi_clip", "l1"),
 ]
 FILES = ("bench.json", "bench.csv", "bench.html")
