@@ -27,6 +27,7 @@ from rewardedit.evaluation.robustness.rows import (
     AttackedRows,
     JudgedEdits,
     SteppedRows,
+    spread,
     stepped_key,
 )
 from rewardedit.evaluation.scorer_use import ScorerUse
@@ -49,7 +50,8 @@ class RobustnessConfig:
     attacks: tuple[str, ...] = tuple(ATTACKS)  # changes of the image that no scorer has a part in
     bounds: tuple[int, ...] = (2, 8)  # largest changes of a pixel by gradient steps, of 255; empty: no steps
     steps: int = 20  # gradient steps
-    stepped: int | None = 64  # failed edits, the first, that are attacked by gradient steps; None: all
+    # failed edits, of as many sources as there are, that are attacked by gradient steps; None: all
+    stepped: int | None = 64
     good_share: float = 0.9  # share of good edits that reach the threshold
     # scorers by name, of which the lowest, each over its own median, is tested too, e.g. [[bpm, clip_d]]
     combinations: tuple[tuple[str, ...], ...] = ()
@@ -79,8 +81,9 @@ class AttackScores:
 
     good: dict[str, np.ndarray]  # of good edits that were not attacked, by scorer
     failed: dict[str, dict[str, np.ndarray]]  # of all failed edits, by attack and scorer
-    # of the first failed edits after gradient steps, by the scorer that they were made for, bound and scorer
+    # of some failed edits after gradient steps, by the scorer that they were made for, bound and scorer
     stepped: dict[str, dict[int, dict[str, np.ndarray]]]
+    chosen: np.ndarray  # positions of these among the failed edits
     centres: dict[str, tuple[float, float]]  # median and spread of the scorers in combinations
     ratings: dict[str, np.ndarray]  # exact ratings of failed edits by attack or `stepped_name`; {} without
 
@@ -122,7 +125,8 @@ def score_attacks(
         ratings |= of_maker
         for by_scorer in stepped[maker.name].values():
             _add_combinations(by_scorer, config, centres)
-    return AttackScores(good, failed, stepped, centres, ratings)
+    chosen = np.searchsorted(edits.failed, run.first)
+    return AttackScores(good, failed, stepped, chosen, centres, ratings)
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ class Run:
     @property
     def first(self) -> list[int]:
         """Numbers of the failed edits that are attacked by gradient steps."""
-        return self.edits.failed[: self.config.stepped]
+        return spread(self.edits.failed, self.edits.sources, self.config.stepped)
 
     def require_members(self) -> None:
         """Raises ValueError if a combination names a scorer that is not there."""

@@ -1,5 +1,6 @@
 """Rows of attacked edits for the scoring engine; the good and failed edits of a table or of a world."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,6 +186,21 @@ def judged_world(data: DataConfig, good_from: float, failed_up_to: float) -> Jud
     failed = np.flatnonzero(ratings <= failed_up_to).tolist()
     hint = "raise data.limit, or give data.shapes.quality_mix more of the failed kinds"
     return require_both(JudgedEdits(rows, good, failed, source_ids(rows), rate), hint)
+
+
+def spread(numbers: Sequence[int], sources: Sequence[str], most: int | None) -> list[int]:
+    """At most so many of the rows, in order, over as many source images as there can be.
+
+    Args:
+        numbers: of rows; the first of a source is chosen before the second of another.
+        sources: the source image of each row of the data set.
+    """
+    times: Counter[str] = Counter()
+    turns = []
+    for number in numbers:
+        turns.append((times[sources[number]], number))
+        times[sources[number]] += 1
+    return sorted(number for _, number in sorted(turns)[:most])
 
 
 def require_both(edits: JudgedEdits, remedy: str) -> JudgedEdits:

@@ -8,7 +8,7 @@ from rewardedit.evaluation.protocols.protocol import Cell, Column, Line, Table
 from rewardedit.evaluation.robustness.figures import Baseline, Effect, measure_baseline, measure_effect
 from rewardedit.evaluation.robustness.measure import AttackScores, RobustnessConfig, stepped_name
 from rewardedit.evaluation.robustness.rows import UNCHANGED, JudgedEdits
-from rewardedit.evaluation.statistics import Comparison, paired_bootstrap
+from rewardedit.evaluation.statistics import Comparison, clustered_mean
 
 PASSING = "Failed edits that pass for good ones"  # title of the table of shares before and after
 IMPROVED = 0.5  # an attacked edit that the exact rating puts this much higher is left out
@@ -58,33 +58,42 @@ def measure_baselines(
 
 def measure_effects(scores: AttackScores, edits: JudgedEdits, baselines: Mapping[str, Baseline]) -> Effects:
     """The effect of each attack on each scorer, over the failed edits that it did not make better."""
-    attacked = {name: own for name, own in scores.failed.items() if name != UNCHANGED}
+    every = np.arange(len(edits.failed))
+    attacked = {}
+    for name, own in scores.failed.items():
+        if name != UNCHANGED:
+            attacked[name] = (own, every)
     for maker, by_bound in scores.stepped.items():
         for bound, own in by_bound.items():
-            attacked[stepped_name(maker, bound)] = own
+            attacked[stepped_name(maker, bound)] = (own, scores.chosen)
 
     sources = np.array([edits.sources[number] for number in edits.failed], dtype=object)
     effects: Effects = {}
-    for attack, by_scorer in attacked.items():
+    for attack, (by_scorer, places) in attacked.items():
         effects[attack] = {}
         kept = not_improved(scores, attack)
+        counted = places[kept]
         for name, after in by_scorer.items():
-            rows = np.arange(len(after)) if kept is None else np.flatnonzero(kept)
-            if len(set(sources[rows])) < 2:
+            if len(set(sources[counted])) < 2:
                 effects[attack][name] = None
                 continue
-            before = scores.failed[UNCHANGED][name]
-            effects[attack][name] = measure_effect(before[rows], after[rows], sources[rows], baselines[name])
+            before = scores.failed[UNCHANGED][name][counted]
+            effects[attack][name] = measure_effect(before, after[kept], sources[counted], baselines[name])
     return effects
 
 
-def not_improved(scores: AttackScores, attack: str) -> np.ndarray | None:
-    """True (n,) for the edits that an attack made no better; None without exact ratings."""
+def not_improved(scores: AttackScores, attack: str) -> np.ndarray | slice:
+    """True (n,) for the attacked edits that are no better than before; all without exact ratings."""
     if not scores.ratings:
-        return None
-    after = scores.ratings[attack]
-    before = scores.ratings[UNCHANGED][: len(after)]
+        return slice(None)
+    before, after = ratings_of(scores, attack)
     return ~(after - before > IMPROVED)
+
+
+def ratings_of(scores: AttackScores, attack: str) -> tuple[np.ndarray, np.ndarray]:
+    """Exact ratings (n,) of the edits that an attack was tried on, before and after."""
+    before = scores.ratings[UNCHANGED]
+    return (before if attack in scores.failed else before[scores.chosen]), scores.ratings[attack]
 
 
 def baseline_table(baselines: Mapping[str, Baseline], config: RobustnessConfig) -> Table:
@@ -169,18 +178,18 @@ def transfer_table(makers: Sequence[str], names: Sequence[str], effects: Effects
 
 def rating_table(scores: AttackScores, edits: JudgedEdits) -> Table:
     """Exact ratings of failed edits before and after attacks: what the attacks really changed."""
-    sources = [edits.sources[number] for number in edits.failed]
+    sources = np.array([edits.sources[number] for number in edits.failed], dtype=object)
     rows = []
-    for attack, after in scores.ratings.items():
+    for attack in scores.ratings:
         if attack == UNCHANGED:
             continue
-        before = scores.ratings[UNCHANGED][: len(after)]
-        kept = not_improved(scores, attack)
-        found = paired_bootstrap(after, before, sources[: len(after)])
+        before, after = ratings_of(scores, attack)
+        own = sources if attack in scores.failed else sources[scores.chosen]
+        found = clustered_mean(after - before, own)
         cells = {
-            "before": Cell(found.mean_b, n=found.n),
-            "change": _cell(found),
-            "left out": Cell(float(1 - np.mean(kept))),
+            "before": Cell(float(before.mean()), n=len(before)),
+            "change": Cell.of(found),
+            "left out": Cell(float((after - before > IMPROVED).mean())),
         }
         rows.append(Line(attack, cells))
     columns = [Column("before", digits=2), Column("change", digits=2), Column("left out", True, 1)]

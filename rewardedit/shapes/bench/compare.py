@@ -16,7 +16,7 @@ from rewardedit.evaluation.bench import read_item_scores, score_items
 from rewardedit.evaluation.protocols.protocol import Cell, Column, ItemScores, Line, Table
 from rewardedit.evaluation.robustness import tables as robustness
 from rewardedit.evaluation.robustness.measure import score_attacks
-from rewardedit.evaluation.robustness.rows import JudgedEdits, require_both
+from rewardedit.evaluation.robustness.rows import JudgedEdits, require_both, spread
 from rewardedit.evaluation.scorer_use import ScorerUse, use_scorers
 from rewardedit.evaluation.statistics import clustered_mean
 from rewardedit.files import AnyPath, write_json
@@ -86,9 +86,13 @@ def _made_of_edits(out: AnyPath) -> Any:
 
 
 def judged_edits(bench: ShapesBench, edits: Edits, world: World, images: Mapping[Key, Tensor]) -> JudgedEdits:
-    """Good and failed edits by all editors but the one that copies, by turns of the editors."""
+    """Good and failed edits by all editors but the one that copies, of as many sources as there can be, and
+    for each source another editor's first.
+    """
     keys = [key for key in edits.first if key[0] != COPY]
-    places = [(key, row) for row in range(bench.n) for key in keys]
+    places = []
+    for turn in range(len(keys)):
+        places += [(keys[(row + turn) % len(keys)], row) for row in range(bench.n)]
     rows = BenchRows([Item(key, row, row, "usual") for key, row in places], world, images)
     ratings = np.array([edits.ratings[key][row] for key, row in places])
 
@@ -99,9 +103,9 @@ def judged_edits(bench: ShapesBench, edits: Edits, world: World, images: Mapping
             found.append(ShapesOracle().rate(world.usual[row : row + 1], image[None]).score)
         return torch.cat(found).numpy()
 
-    good = np.flatnonzero(ratings >= bench.good_from)[: bench.judged].tolist()
-    failed = np.flatnonzero(ratings <= bench.failed_up_to)[: bench.judged].tolist()
     sources = [edits.sources[row] for _, row in places]
+    good = spread(np.flatnonzero(ratings >= bench.good_from).tolist(), sources, bench.judged)
+    failed = spread(np.flatnonzero(ratings <= bench.failed_up_to).tolist(), sources, bench.judged)
     return require_both(JudgedEdits(rows, good, failed, sources, rate), "raise n")
 
 

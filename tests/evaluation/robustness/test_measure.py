@@ -19,7 +19,7 @@ from rewardedit.evaluation.robustness.measure import (
     score_attacks,
     stepped_name,
 )
-from rewardedit.evaluation.robustness.rows import JudgedEdits, judged_table, judged_world
+from rewardedit.evaluation.robustness.rows import JudgedEdits, judged_table, judged_world, spread
 from rewardedit.evaluation.robustness.tables import make_tables, measure_baselines, measure_effects
 from rewardedit.evaluation.scorer_use import ScorerUse
 from rewardedit.images import to_pil
@@ -152,6 +152,13 @@ def test_world_s_edits_are_rated_before_and_after(tmp_path: Path):
     assert make_tables(scores, found, config)[-1].title == "Exact ratings"
 
 
+def test_edits_of_other_sources_are_chosen_first():
+    sources = ["a", "a", "a", "b", "b", "c"]
+    assert spread(range(6), sources, 3) == [0, 3, 5]
+    assert spread(range(6), sources, 4) == [0, 1, 3, 5]
+    assert spread([5, 1, 2], sources, None) == [1, 2, 5]
+
+
 def test_edit_that_an_attack_made_better_is_left_out():
 
     scores = AttackScores(
@@ -161,6 +168,7 @@ def test_edit_that_an_attack_made_better_is_left_out():
             "blur": {"redness": np.array([0.9, 0.3, 0.5])},
         },
         stepped={},
+        chosen=np.arange(3),
         centres={},
         ratings={"none": np.array([0.0, 0.0, 1.0]), "blur": np.array([9.0, 0.5, 1.0])},
     )
