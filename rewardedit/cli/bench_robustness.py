@@ -23,7 +23,7 @@ from rewardedit.scorer_spec import ScorerSpec, with_options
 
 NAME = "robustness"
 # options of `rewardedit bench` that go with ratings by people
-OTHER_OPTIONS = ("from_scores", "edits", "compat", "exclude_overlap")
+OTHER_OPTIONS = ("from_scores", "edits", "compat", "exclude_overlap", "limit")
 ABOUT = About(
     "Attacks that improve nothing",
     "Attacks on edited images by which no score should rise, and gradient steps (Madry et al. 2018)",
