@@ -20,6 +20,7 @@ from rewardedit.evaluation.robustness.rows import JudgedEdits, require_both, spr
 from rewardedit.evaluation.scorer_use import ScorerUse, use_scorers
 from rewardedit.evaluation.statistics import clustered_mean
 from rewardedit.files import AnyPath, write_json
+from rewardedit.scoring import score_batch
 from rewardedit.shapes.bench.edits import SPLIT, Key, World, edit_keys, make_edits, rate_edits
 from rewardedit.shapes.bench.figures import (
     ACROSS,
@@ -121,14 +122,13 @@ def time_scorers(
     texts = [sample.instruction for sample in samples]
 
     def make(number: int, path: Path) -> None:
-        scorer = uses[names[number]].load()
+        loaded = uses[names[number]].by_name()
         batch = EditBatch(source, texts, edited).to(devices.default_device())
         seconds = []
-        with torch.no_grad():
-            for _ in range(2):
-                start = time.perf_counter()
-                scorer(batch).cpu()
-                seconds.append(time.perf_counter() - start)
+        for _ in range(2):
+            start = time.perf_counter()
+            score_batch(batch, loaded)
+            seconds.append(time.perf_counter() - start)
         write_json(path, 1000 * min(seconds) / len(samples))
 
     settings = {"edits": made_of, "timed": n, "uses": {name: use.made_of for name, use in uses.items()}}
