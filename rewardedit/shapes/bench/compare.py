@@ -114,7 +114,6 @@ def time_scorers(
     out: AnyPath, uses: Mapping[str, ScorerUse], rows: BenchRows, n: int, made_of: Any
 ) -> dict[str, float]:
     """Milliseconds that each scorer takes for one of n edits in a batch, the better of two runs."""
-    uses = dict(uses)
     names = list(uses)
     samples = [rows[i] for i in range(min(n, len(rows)))]
     source = torch.stack([sample.source for sample in samples])
