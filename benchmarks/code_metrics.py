@@ -155,6 +155,7 @@ def scoring(tree: Path) -> list[str]:
     )
     gradient = (
         "rewardedit/diffusion/",
+        "rewardedit/evaluation/robustness/pixel_steps.py",
         "rewardedit/integrations/unirl.py",
         "rewardedit/reports/heatmap.py",
         "rewardedit/training/reward.py",

@@ -16,6 +16,7 @@ NOT_RECORDED = "Not recorded yet."
 BOTH = (
     *("agreement.py", "best_of_n.py", "heat.py", "throughput.py", "/adiee.py", "reward_guidance.py"),
     "hacking.py",
+    "benchmarks/bench.py",
 )
 # programs and recipes that use a model, by parts of their commands
 WITH = {

@@ -11,8 +11,8 @@ from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
 from rewardedit.cli.score_input import add_world_option
 
-# names whose tables have no ratings by people: module with `run(args)`
-RUNS: dict[str, str] = {}
+# names whose tables have no ratings by people: module with `run(args)` and `ABOUT`
+RUNS = {"robustness": "rewardedit.cli.bench_robustness", "shapes": "rewardedit.cli.bench_shapes"}
 
 
 def add_parser(commands: Any) -> None:
@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> None:
     if not args.input:
         print("\n".join(listing()))
         return
-    name, path = read_name(args)
-    if name in RUNS:
-        import_module(RUNS[name]).run(args)
+    if args.input[0] in RUNS:
+        import_module(RUNS[args.input[0]]).run(args)
         return
+    name, path = read_name(args)
     bench(args, name, path, to_path(args.out or f"bench/{name}"))
 
 
@@ -86,8 +86,8 @@ def listing() -> list[str]:
     from rewardedit.evaluation.protocols import BENCHMARKS, find_benchmark
 
     lines = []
-    for name in BENCHMARKS:
-        about = find_benchmark(name).about
+    for name in (*BENCHMARKS, *RUNS):
+        about = import_module(RUNS[name]).ABOUT if name in RUNS else find_benchmark(name).about
         lines.append(f"{name}: {about.title}. {about.paper}")
         lines.append(f"    {about.size}; licence: {about.licence}")
         lines.append(f"    {about.data}; {about.download}")

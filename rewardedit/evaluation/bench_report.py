@@ -28,7 +28,7 @@ class Results:
     notes: Sequence[str] = ()  # that hold for all tables
 
     def as_dict(self) -> dict[str, Any]:
-        about = {name: value for name, value in vars(self.about).items() if name != "compat"}
+        about = {name: value for name, value in vars(self.about).items() if name not in ("compat", "heading")}
         tables = [table_dict(table) for table in self.tables]
         return {
             "benchmark": self.name,
@@ -143,7 +143,7 @@ def write_results(results: Results, out: AnyPath) -> None:
 def write_page(results: Results, path: AnyPath) -> None:
     """Writes the tables as a page."""
     about = results.about
-    report = Report(f"{about.title}: scores and people")
+    report = Report(about.heading or f"{about.title}: scores and people")
     report.text(f"{about.paper}; {about.size}; {about.licence}; {about.data}")
     for table in results.tables:
         rows: dict[str, dict[str, float | str | None]] = {}

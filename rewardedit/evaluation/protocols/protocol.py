@@ -27,6 +27,7 @@ class About:
     data: str  # where the files are: a hub id or an address
     download: str  # size of the download, or where the edited images come from
     compat: tuple[str, ...] = ()  # published ways of computing that can be asked for
+    heading: str = ""  # of the page; "": the title and "scores and people"
 
 
 @dataclass(frozen=True)

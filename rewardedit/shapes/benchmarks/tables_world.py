@@ -13,6 +13,7 @@ from tables_adiee import (
     vifi_rows,
     vlm,
 )
+from tables_bench import bench, bench_attacks, bench_editors, bench_reserved, bench_transfer
 from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
 from tables_editors import (
     best_of_n,
@@ -72,6 +73,11 @@ OF_THE_WORLD: dict[str, Callable[[], str]] = {
             ("bpm-parts", "bpm-parts", bpm_parts),
             ("bpm-guidance", "bpm-guidance", bpm_guidance),
             ("bpm-best-of-8", "bpm-guidance", bpm_best_of),
+            ("bench", "bench", bench),
+            ("bench-reserved", "bench", bench_reserved),
+            ("bench-editors", "bench", bench_editors),
+            ("bench-attacks", "bench", bench_attacks),
+            ("bench-transfer", "bench", bench_transfer),
         )
     },
 }

@@ -1,0 +1,1 @@
+"""Every scorer of the offline world on one page: `rewardedit bench shapes`."""
