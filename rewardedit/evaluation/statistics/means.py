@@ -148,3 +148,56 @@ def difference_of_groups(
         k,
         two_sided_p(differences, k),
     )
+
+
+def clustered_means(
+    columns: np.ndarray, cluster: Clusters, resamples: int = 10_000, seed: int = 0
+) -> list[Estimate]:
+    """Means of several columns, e.g. of differences, from the same resamples of whole source images.
+
+    Args:
+        columns: (n, m) values; NaNs are left out.
+        cluster: (n,) the source image of each row.
+
+    Returns:
+        For each column its mean, 95 % interval and p-value of a mean of 0, as in `paired_bootstrap`; NaN with
+        the reason where it has no values, no interval where all are of one source image.
+
+    Raises:
+        ValueError: on another shape.
+    """
+    columns = np.asarray(columns, dtype=float)
+    names = cluster_names(cluster, len(columns))
+    if columns.ndim != 2 or len(names) != len(columns):
+        raise ValueError(f"expected (n, m) values and n clusters; got {columns.shape} and {names.shape}")
+    known = ~np.isnan(columns)
+    index, clusters = cluster_index(names)
+    totals = np.zeros((clusters, columns.shape[1]))
+    counts = np.zeros_like(totals)
+    np.add.at(totals, index, np.where(known, columns, 0.0))
+    np.add.at(counts, index, known)
+
+    drawn = []
+    chunk = []
+    for number, times in enumerate(drawn_counts(clusters, resamples, seed), 1):
+        chunk.append(times)
+        if len(chunk) == 500 or number == resamples:
+            times = np.stack(chunk)
+            with np.errstate(invalid="ignore"):  # a resample may hold none of a column
+                drawn.append((times @ totals) / (times @ counts))
+            chunk = []
+    resampled = np.concatenate(drawn) if drawn else np.empty((0, columns.shape[1]))
+    return [_estimate(totals[:, i], counts[:, i], resampled[:, i]) for i in range(columns.shape[1])]
+
+
+def _estimate(total: np.ndarray, count: np.ndarray, resampled: np.ndarray) -> Estimate:
+    n = int(count.sum())
+    clusters = int((count > 0).sum())
+    if not n:
+        return Estimate(float("nan"), NONE, 0, 0, reason="undefined: there are no items")
+    value = float(total.sum() / n)
+    if clusters < 2:
+        return Estimate(value, NONE, n, clusters, reason="no interval: all items are of one source image")
+    return Estimate(
+        value, percentile_interval(resampled, clusters), n, clusters, two_sided_p(resampled, clusters)
+    )
