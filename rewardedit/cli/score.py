@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> None:
     batch = one_edit(args, rows, size, policy, specs) if draws else None
     announce_models(specs, **options)
 
-    loaded = Lazy(partial(_load_scorers, specs, options))
-    load = partial(_on_device, loaded)
+    loaded = Lazy(partial(load_scorers, specs, options))
+    load = partial(on_device, loaded)
     given = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
     settings = partial(made_of, args, rows, given, loaded, out)
 
@@ -110,13 +110,14 @@ def _refuse_shards(rows: Any, engine: str) -> None:
         raise ValueError(f"--engine {engine}: goes with --out FILE.parquet, which is made in shards")
 
 
-def _load_scorers(specs: dict[str, ScorerSpec], options: dict[str, str]) -> dict[str, Any]:
+def load_scorers(specs: dict[str, ScorerSpec], options: dict[str, str]) -> dict[str, Any]:
+    """The scorers of these specs, by their names."""
     from rewardedit.scorers import load_scorer
 
     return {name: load_scorer(spec, **options) for name, spec in specs.items()}
 
 
-def _on_device(loaded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def on_device(loaded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Scorers, loaded if need be, on the default device of the process that scores."""
     from rewardedit import devices
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import Subset
+
 from rewardedit.batch import EditSample
 from rewardedit.data.edit_runs import EditRun
 from rewardedit.data.edited_folders import EditedFiles, EditedFolders, names_of
@@ -47,8 +49,8 @@ class EditorRows(Sequence):
                 f"{', '.join(self.editors)}: expected edits of the same source images by the same "
                 "instructions; no request has edits of two of them"
             )
-        complete = sum(count == len(self.editors) for count in shared.values())
-        notice(f"{len(shared)} requests, {complete} with an edit by each of {len(self.editors)} editors")
+        self.complete = sum(count == len(self.editors) for count in shared.values())  # requests
+        self.total = len(shared)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -62,9 +64,22 @@ class EditorRows(Sequence):
         editor, number = self.rows[index]
         return f"{editor}/{self.editors[editor].id_of(number)}"
 
+    def of(self, editor: str) -> Subset:
+        """The rows of one editor."""
+        return Subset(self, [i for i, (name, _) in enumerate(self.rows) if name == editor])  # type: ignore[arg-type]
+
     def source_ids(self) -> list[str]:
         """The source image of each row, by its content, or its name in edits by `rewardedit edit`."""
         return list(self.sources)
+
+    def files_of(self, index: int) -> tuple[str, str] | None:
+        """The files of source and edited image; None if they are not files of their own."""
+        editor, number = self.rows[index]
+        edits = self.editors[editor]
+        details = edits.details(number)
+        root = edits.root if isinstance(edits, Table) else Path()
+        files = [root / details.get(name, "") for name in ("source", "edited")]
+        return (str(files[0]), str(files[1])) if all(map(Path.is_file, files)) else None
 
     def details(self, index: int) -> dict[str, str]:
         """A row's own details, and what it is in the comparison."""
@@ -106,7 +121,10 @@ def open_editors(
             editors[name] = EditRun(path)
         else:
             editors[name] = Table(path, columns)
-    return EditorRows(editors)
+    rows = EditorRows(editors)
+    if rows.complete < rows.total:
+        notice(f"{rows.complete} of {rows.total} requests have an edit by each of {len(editors)} editors")
+    return rows
 
 
 def _editor_names(paths: Sequence[str]) -> list[str]:

@@ -10,9 +10,9 @@ from rewardedit.reports.plain_names import decimals, fixed, scorer_name, signed
 
 Form = Callable[[float, int], str]
 NOTE = (
-    "In brackets: 95 % intervals over source images. Means are over the requests for which all editors have a "
-    "score, wins over those for which both have one; a tie is half a win for each. Strength: by Bradley and "
-    "Terry, natural logarithms of odds."
+    "In brackets: 95 % intervals over source images. Means are over the requests for which all editors have "
+    "a score, wins over those for which both have one; a tie is half a win for each. Strength: by Bradley "
+    "and Terry, natural logarithms of odds."
 )
 
 
@@ -41,10 +41,10 @@ def verdict(one: ByScorer) -> str:
             better.append(f"{other} by {by_how_much(pair, digits)}")
         else:
             equal.append(f"{other} ({by_how_much(pair, digits)})")
-    said = [f"{best} is better than {_listed(better)}."] if better else []
-    if equal:
-        said.append(f"No difference can be told between {best} and {_listed(equal)}.")
-    return " ".join(said)
+    if not better:
+        return f"{best} is rated highest, but no difference can be told to {_listed(equal)}."
+    unclear = f"; no difference can be told to {_listed(equal)}" if equal else ""
+    return f"{best} is better than {_listed(better)}{unclear}."
 
 
 def by_how_much(pair: Pair, digits: int) -> str:
@@ -101,7 +101,7 @@ def agreement_sentences(found: EditorComparison) -> list[str]:
     for scorer, one in found.scorers.items():
         best.setdefault(one.ranked[0], []).append(scorer_name(scorer).name)
     if len(best) == 1:
-        lines = [f"All {len(found.scorers)} scorers rate {next(iter(best))} highest."]
+        lines = [f"All scorers rate {next(iter(best))} highest."]
     else:
         said = [f"{editor} by {_listed(scorers)}" for editor, scorers in best.items()]
         lines = [f"The scorers disagree on the best editor: {'; '.join(said)}."]
