@@ -27,6 +27,7 @@ class HubTable(Sequence):
         ValueError: if nothing can be read, or a column is missing.
     """
 
+    config: str | None = None  # name of the hub's table among several of one data set
     columns: tuple[str, ...]
     pictures: tuple[str, ...]  # columns of images, or of lists of images
     optional_pictures: tuple[str, ...] = ()  # pictures that a row, or the whole table, may lack
@@ -42,7 +43,9 @@ class HubTable(Sequence):
             root: the folder of image files that rows name; None: the data set's own (see `images_folder`).
         """
         self.folder = images_folder(path) if root is None else Path(root)
-        self.rows = load_rows(path, split, self.columns, self.pictures, self.optional_pictures, streaming)
+        self.rows = load_rows(
+            path, split, self.columns, self.pictures, self.optional_pictures, streaming, self.config
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -172,6 +175,7 @@ def load_rows(
     images: tuple[str, ...],
     optional: tuple[str, ...] = (),
     streaming: bool = False,
+    config: str | None = None,
 ) -> Any:
     """Loads the rows as a 🤗 `Dataset` with at least `columns`, except the `optional` ones;
     those in `images` come as undecoded files.
@@ -184,6 +188,7 @@ def load_rows(
     Args:
         streaming: return an `IterableDataset`; nothing is copied into the cache, and nothing is downloaded
             from the hub before it is read.
+        config: name of the hub's table, for a data set of several.
 
     Raises:
         ValueError: if nothing can be read, or a column is missing.
@@ -198,7 +203,7 @@ def load_rows(
             rows = _image_folder(local, columns, optional)
             rows = rows.to_iterable_dataset() if streaming else rows
         elif kind == "hub":
-            rows = datasets.load_dataset(path, split=split, streaming=streaming)
+            rows = datasets.load_dataset(path, config, split=split, streaming=streaming)
         else:
             files = {split: data_files(local, kind, split)}
             rows = datasets.load_dataset(kind, data_files=files, split=split, streaming=streaming)

@@ -125,17 +125,21 @@ def mean_share(alignments: Mapping[tuple[str, str], Alignment]) -> float:
     return float(np.mean([found.share for found in alignments.values() if found.n]))
 
 
-def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
-    """The ground-truth test: the share of rows in which each kind of image gets the highest score. Equal
-    scores share their row, so that the shares sum to 1.
+def favours(scores: Mapping[str, Values]) -> dict[str, np.ndarray]:
+    """The ground-truth test, row by row: (n,) of each kind of image, 1 where it has the highest score, 0
+    elsewhere; equal highest scores share their row.
 
     Args:
         scores: (n,) of each kind, e.g. "ground truth", "noise", "generated"; NaN: not scored.
     """
     table = np.stack(list(map(_worst_if_not_scored, scores.values())))
     best = table == table.max(0)
-    shares = (best / best.sum(0)).mean(1)
-    return dict(zip(scores, map(float, shares), strict=True))
+    return dict(zip(scores, best / best.sum(0), strict=True))
+
+
+def favoured(scores: Mapping[str, Values]) -> dict[str, float]:
+    """The share of rows in which each kind of image gets the highest score, by `favours`; they sum to 1."""
+    return {name: float(values.mean()) for name, values in favours(scores).items()}
 
 
 def better_equal_worse(before: Values, after: Values, tolerance: float = 0.0) -> tuple[float, float, float]:

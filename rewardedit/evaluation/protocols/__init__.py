@@ -1,1 +1,30 @@
-"""Published benchmarks of scorers: one file each."""
+"""Published benchmarks of scorers: one file each, opened by name."""
+
+from importlib import import_module
+from typing import Any
+
+from rewardedit.evaluation.protocols.protocol import Benchmark
+
+# name on the command line: module and class; imported when it is asked for
+BENCHMARKS = {
+    "imagenhub": "rewardedit.evaluation.protocols.imagenhub:ImagenHub",
+    "genai_bench": "rewardedit.evaluation.protocols.genai_bench:GenAIBench",
+    "aurora": "rewardedit.evaluation.protocols.aurora:AuroraPointwise",
+    "aurora_pairs": "rewardedit.evaluation.protocols.aurora_pairs:AuroraPairwise",
+    "bpm": "rewardedit.evaluation.protocols.bpm:BpmAlignment",
+    "bpm_truth": "rewardedit.evaluation.protocols.bpm_truth:BpmTruth",
+}
+
+__all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]
+
+
+def find_benchmark(name: str) -> Any:
+    """The class of a benchmark, a `Benchmark`.
+
+    Raises:
+        ValueError: if there is none of this name.
+    """
+    if name not in BENCHMARKS:
+        raise ValueError(f"bench: expected one of {', '.join(BENCHMARKS)}; got {name!r}")
+    module, _, kind = BENCHMARKS[name].partition(":")
+    return getattr(import_module(module), kind)

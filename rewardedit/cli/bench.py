@@ -1,0 +1,197 @@
+"""`rewardedit bench NAME [PATH] --scorer NAME …`"""
+
+import argparse
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rewardedit.cli.engine import add_engine_option
+from rewardedit.cli.score import load_scorers, on_device, read_scorers
+from rewardedit.cli.score_input import add_world_option
+
+BASELINE = "l1"  # the scorer that stands in every table: how much of the source is kept
+# names whose tables have no ratings by people: module with `run(args)`
+RUNS: dict[str, str] = {}
+
+
+def add_parser(commands: Any) -> None:
+    p = commands.add_parser("bench", help="compare scores with people, on published benchmarks")
+    p.add_argument(
+        "input",
+        nargs="*",
+        metavar="NAME [PATH]",
+        help="the benchmark, and its hub id, folder or file if it is not the published one; without NAME: "
+        "list all",
+    )
+    p.add_argument("--scorer", nargs="+", metavar="NAME", help="as for rewardedit score")
+    p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
+    p.add_argument(
+        "--from-scores",
+        metavar="FILE",
+        help="take scores from a .json, .csv or .parquet file with ids instead of scoring; no images needed",
+    )
+    p.add_argument(
+        "--edits",
+        nargs="+",
+        metavar="EDITOR=FOLDER",
+        help="folders of edited images, for benchmarks that publish none",
+    )
+    p.add_argument("--compat", metavar="PAPER", help="compute as a paper's released code does")
+    p.add_argument(
+        "--exclude-overlap", action="store_true", help="leave out items that a scorer was trained on"
+    )
+    p.add_argument("--size", type=int, help="bring images to this many pixels a side and score in batches")
+    p.add_argument("--seed", type=int, default=0, help="random seed of folds and resamples (default: 0)")
+    p.add_argument(
+        "--out",
+        metavar="FOLDER",
+        help="folder for scores, JSON, CSV and a page; the same command goes on where it was interrupted "
+        "(default: bench/NAME)",
+    )
+    add_world_option(p)
+    add_engine_option(p)
+    p.set_defaults(run=run, parser=p, words="input")
+
+
+def run(args: argparse.Namespace) -> None:
+    from rewardedit.files import to_path
+
+    if not args.input:
+        print("\n".join(listing()))
+        return
+    name, path = read_name(args)
+    if name in RUNS:
+        import_module(RUNS[name]).run(args)
+        return
+    bench(args, name, path, to_path(args.out or f"bench/{name}"))
+
+
+def read_name(args: argparse.Namespace) -> tuple[str, str]:
+    """Name and path of the benchmark; an empty path without one.
+
+    Raises:
+        ValueError: on more words.
+    """
+    if len(args.input) > 2:
+        raise ValueError(f"bench: expected NAME and at most one PATH; got {' '.join(args.input)}")
+    return args.input[0], args.input[1] if len(args.input) == 2 else ""
+
+
+def listing() -> list[str]:
+    """All benchmarks, each with paper, size, licence and download."""
+    from rewardedit.evaluation.protocols import BENCHMARKS, find_benchmark
+
+    lines = []
+    for name in BENCHMARKS:
+        about = find_benchmark(name).about
+        lines.append(f"{name}: {about.title}. {about.paper}")
+        lines.append(f"    {about.size}; licence: {about.licence}; {about.data}: {about.download}")
+        if about.compat:
+            lines.append(f"    --compat {', '.join(about.compat)}")
+    return lines
+
+
+def bench(args: argparse.Namespace, name: str, path: str, out: Any) -> None:
+    """Scores a benchmark's items, or reads their scores; prints the tables and writes them."""
+    from rewardedit.evaluation.bench_report import Results, as_text, write_results
+    from rewardedit.evaluation.protocols import find_benchmark
+    from rewardedit.evaluation.protocols.protocol import Options, require_compat
+    from rewardedit.processes import processes
+
+    options = Options(args.compat, args.seed)
+    kind = find_benchmark(name)
+    require_compat(options, kind.about)
+    benchmark = kind(path, read_edits(args.edits))
+    settings = {"input": args.input, "edits": args.edits, "compat": args.compat, "seed": args.seed}
+    if args.from_scores:
+        scores, made_of = _from_file(args)
+    else:
+        scores, made_of = score(args, benchmark, out)
+    if not processes().is_main_process:
+        return
+    tables = benchmark.tables(scores, options)
+    results = Results(name, kind.about, tables, {**settings, **made_of})
+    for table in tables:
+        print("\n".join(as_text(table)))
+    write_results(results, out)
+    print(f"tables: {out}", file=sys.stderr)
+
+
+def read_edits(words: list[str] | None) -> dict[str, Path]:
+    """Folders by editor.
+
+    Raises:
+        ValueError: if a word is not EDITOR=FOLDER, an editor comes twice, or a folder is not there.
+    """
+    folders: dict[str, Path] = {}
+    for word in words or ():
+        name, _, folder = word.partition("=")
+        if not name or not folder or name in folders:
+            raise ValueError(f"--edits: expected EDITOR=FOLDER, each editor once; got {word}")
+        if not Path(folder).is_dir():
+            raise ValueError(f"--edits {word}: expected a folder of images; there is none")
+        folders[name] = Path(folder)
+    return folders
+
+
+def _from_file(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Scores of a file, and its digest."""
+    from rewardedit.data.digests import file_digests
+    from rewardedit.evaluation.score_files import read_scores
+
+    if args.scorer:
+        raise ValueError("--scorer: --from-scores gives the scores; leave one of them out")
+    scores = read_scores(Path(args.from_scores))
+    return scores, {"from_scores": file_digests({"path": args.from_scores})}
+
+
+def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict[str, Any]]:
+    """Scores of all items by each scorer, and what they were made of. Each scorer's are kept in a folder of
+    their own: another scorer, or another call, does not make them again.
+    """
+    from rewardedit.cli.announce import announce_models, announce_scorers
+    from rewardedit.cli.score import read_scorer
+    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
+    from rewardedit.evaluation.bench import read_item_scores, score_items
+    from rewardedit.scorers.load import packaged_models
+    from rewardedit.stages.lazy import Lazy
+
+    rows = benchmark.rows()
+    options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
+    world = world_of(args.world)
+    words = list(dict.fromkeys([*(args.scorer or []), BASELINE]))
+    announce_scorers(map(read_scorer, words), **options)
+    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
+    models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
+    warn_of_small_models(models, first_size(rows), SCORER)
+    announce_models(specs, **options)
+
+    shards = {}
+    made_of = {}
+    for name, spec in specs.items():
+        own = options if name != BASELINE else {}
+        load = partial(on_device, Lazy(partial(load_scorers, {name: spec}, own)))
+        made_of[name] = settings_of(args, rows, name, spec, own, load)
+        shards[name] = score_items(out, name, made_of[name], rows, load, args.size)
+    return read_item_scores(shards), {"scorers": made_of}
+
+
+def settings_of(
+    args: argparse.Namespace, rows: Any, name: str, spec: Any, options: dict[str, str], load: Any
+) -> dict[str, Any]:
+    """Everything that a scorer's scores depend on."""
+    from rewardedit.data.digests import file_digests
+    from rewardedit.scorers.load import packaged_files, scorer_fingerprints
+
+    path = args.input[1] if len(args.input) == 2 else ""
+    folders = [word.partition("=")[2] for word in args.edits or ()]
+    inputs = [{"path": value} for value in (path, *folders)]
+    found = {"input": args.input, "edits": args.edits, "rows": len(rows), "size": args.size}
+    found |= {"scorer": spec, "options": options, "models": packaged_files(spec, **options)}
+    if digests := file_digests([inputs, spec, options]):
+        found["files"] = digests
+    if fingerprints := scorer_fingerprints({name: spec}, load):
+        found["fingerprint"] = fingerprints[name]
+    return found
