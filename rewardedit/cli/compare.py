@@ -5,20 +5,16 @@ import math
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardedit.cli.compare_page import write_comparison_page
+from rewardedit.cli.comparison import RESULT, SCORES, Comparison, show
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import (
     EXAMPLES,
     JUDGE,
-    load_scorers,
-    on_device,
     read_scorer,
     read_scorers,
-    tell,
 )
 from rewardedit.cli.score_input import (
     add_columns_option,
@@ -26,7 +22,6 @@ from rewardedit.cli.score_input import (
     read_asked,
     read_columns_option,
 )
-from rewardedit.scorer_spec import ScorerSpec
 
 
 def add_parser(commands: Any) -> None:
@@ -102,12 +97,36 @@ def run(args: argparse.Namespace) -> int:
     warn_of_small_models(models, first_size(rows), SCORER)
     announce_models(specs)
 
+    comparison = Comparison(rows, specs, _inputs(args, rows), args.size, args.kind)
     with _folder(args.out) as folder:
-        records = score_editors(args, rows, specs, folder / "scores")
+        records = comparison.score(folder / SCORES)
         if not processes().is_main_process:
             return 0
-        compare(args, rows, specs, records, folder)
+        if args.against:
+            _require_same_scorers(Path(args.against), comparison.identity(folder / SCORES))
+        requests, found = comparison.result(records, args.tie)
+        show(found)
+        if args.out is not None:
+            comparison.write(records, requests, found, folder, args.draw)
     return 0 if baseline is None else guard(records, baseline, *max_drops)
+
+
+def _require_same_scorers(baseline: Path, now: dict[str, Any]) -> None:
+    """Raises ValueError if the baseline's comparison.json, where it lies beside the scores, names other
+    settings or models of a scorer.
+    """
+    from rewardedit.files import to_json
+    from rewardedit.stages.stage import differences
+    from rewardedit.untrusted import read_json, read_settings_file
+
+    beside = baseline.with_name(RESULT)
+    before = read_settings_file(beside).get("made_of") if beside.is_file() else None
+    for scorer, settings in now.items():
+        earlier = before.get(scorer) if isinstance(before, dict) else None
+        if isinstance(earlier, dict) and (changed := differences(earlier, read_json(to_json(settings)))):
+            raise ValueError(
+                f"--against {baseline}: {scorer} was another scorer ({changed[0]}); make the baseline anew"
+            )
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
@@ -163,6 +182,19 @@ def read_edits(args: argparse.Namespace) -> Any:
     return open_editors(args.input, args.sources, asked, read_columns_option(args.columns))
 
 
+def _inputs(args: argparse.Namespace, rows: Any) -> dict[str, Any]:
+    """What determines the rows of each editor, by its name."""
+    names = ("sources", "instructions", "instruction", "columns")
+    asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    inputs = {}
+    for editor, path in zip(rows.editors, args.input, strict=True):
+        inputs[editor] = {"input": {"path": path}, **asked}
+        for name in ("sources", "instructions"):
+            if name in asked:
+                inputs[editor][name] = {"path": asked[name]}
+    return inputs
+
+
 @contextmanager
 def _folder(name: str | None) -> Iterator[Path]:
     """The folder of the results; a temporary one if none is named."""
@@ -171,89 +203,6 @@ def _folder(name: str | None) -> Iterator[Path]:
             yield Path(folder)
     else:
         yield Path(name)
-
-
-def score_editors(
-    args: argparse.Namespace, rows: Any, specs: dict[str, ScorerSpec], folder: Path
-) -> list[dict[str, Any]]:
-    """Records of all rows by all scorers; each scorer's scores of each editor are a stage of their own, so
-    that another editor or scorer leaves the others' as they are.
-    """
-    from rewardedit.processes import processes
-    from rewardedit.scoring import read_records, score_shards
-    from rewardedit.stages.lazy import Lazy
-    from rewardedit.stages.stage import usage_in
-    from rewardedit.untrusted import file_name
-
-    records: list[dict[str, Any]] = []
-    try:
-        for name, spec in specs.items():
-            loaded = Lazy(partial(load_scorers, {name: spec}, {}))
-            for editor, path in zip(rows.editors, args.input, strict=True):
-                made_of = _made_of(args, path, rows.of(editor), name, spec, loaded)
-                place = folder / file_name(name) / file_name(editor)
-                load = partial(on_device, loaded)
-                shards = score_shards(place, made_of, rows.of(editor), load=load, size=args.size)
-                if processes().is_main_process:
-                    for shard in shards:
-                        records += read_records(shard)
-    finally:
-        if processes().is_main_process:
-            tell(None, usage_in(folder))
-    if processes().is_main_process and not any(record["valid"] for record in records):
-        raise ValueError(f"nothing could be scored; {records[0]['id']}: {records[0]['reason']}")
-    return records
-
-
-def _made_of(
-    args: argparse.Namespace, path: str, rows: Any, name: str, spec: ScorerSpec, loaded: Any
-) -> dict[str, Any]:
-    """Everything that the scores of an editor by a scorer depend on."""
-    from rewardedit.data.digests import file_digests
-    from rewardedit.scorers.load import packaged_files, scorer_fingerprints
-
-    asked = {name: getattr(args, name) for name in ("sources", "instructions", "instruction", "columns")}
-    files = {"path": [path, *(asked[name] for name in ("sources", "instructions") if asked[name])]}
-    return {
-        "input": path,
-        "rows": len(rows),
-        **{name: value for name, value in asked.items() if value is not None},
-        "scorers": {name: spec},
-        "models": packaged_files(spec),
-        "size": args.size,
-        "files": file_digests([files, spec]),
-        "fingerprints": scorer_fingerprints({name: spec}, loaded),
-    }
-
-
-def compare(
-    args: argparse.Namespace,
-    rows: Any,
-    specs: dict[str, ScorerSpec],
-    records: list[dict[str, Any]],
-    folder: Path,
-) -> None:
-    """Prints the result in words and as a table; with --out, also writes it."""
-    from rewardedit.evaluation.editor_records import requests_of
-    from rewardedit.evaluation.editor_words import NOTE, sentences, table, text_table
-    from rewardedit.evaluation.editors import compare_editors
-    from rewardedit.files import write_json
-    from rewardedit.reports.plain_names import scorer_name
-    from rewardedit.scoring import write_lines, write_records
-
-    requests = requests_of(records, args.kind)
-    found = compare_editors(requests.scores, args.tie)
-    print("\n".join(sentences(found)))
-    for scorer, one in found.scorers.items():
-        print("\n".join(["", *text_table(table(one), scorer_name(scorer).name)]))
-    print(f"\n{NOTE}")
-    if args.out is None:
-        return
-    write_records(records, folder / "scores.parquet")
-    write_lines(records, folder / "scores.csv")
-    write_json(folder / "comparison.json", found.as_dict())
-    page = write_comparison_page(args, rows, specs, records, requests, found, folder)
-    print(f"page: {page}")
 
 
 def guard(

@@ -9,13 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 from tqdm import tqdm
 
 from rewardedit.data.editor_rows import EditorRows
 from rewardedit.evaluation.editor_records import Requests
-from rewardedit.images import to_pil, to_pixels
+from rewardedit.images import as_pil
 from rewardedit.processes import processes
 from rewardedit.reports.plain_names import decimals, fixed, scorer_name
 from rewardedit.reports.wall import Wall, WallEdit, WallImage, save_image
@@ -135,21 +134,14 @@ def _write_images(of: Shown, folder: Path, request: int) -> list[WallImage]:
             continue
         try:
             sample = of.rows[row]
-            edited = _to_image(sample.edited if sample.edited is not None else sample.target)
+            edited = as_pil(sample.edited if sample.edited is not None else sample.target)
             images[-1] = _save(editor, edited, folder, f"{stem}-{number}")
             if not source.file:
-                source = _save(of.before, _to_image(sample.source), folder, f"{stem}-0")
+                source = _save(of.before, as_pil(sample.source), folder, f"{stem}-0")
         except CONTENT_ERRORS as error:  # its score says why it cannot be read
             if is_system_error(error):
                 raise
     return [source, *images]
-
-
-def _to_image(picture: object) -> Image.Image:
-    pixels = to_pixels(picture, channels=3)
-    if pixels.dtype != torch.uint8:
-        return to_pil(pixels.float())
-    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 def _save(label: str, image: Image.Image, folder: Path, stem: str) -> WallImage:
