@@ -13,8 +13,31 @@ function remember(name, value) {
   history.replaceState(null, "", "#" + state);
 }
 
-function visibleEdits(wall) {
-  return [...wall.querySelectorAll(".edit")].filter((edit) => !edit.hidden);
+// Edits that fit the filters, in order; of many, the page shows the first ones, and more as it is scrolled.
+const AT_ONCE = 100;
+const matches = new WeakMap(); // by wall
+const counts = new WeakMap(); // of those that are shown
+
+function editsOf(wall) {
+  return matches.get(wall) ?? [];
+}
+
+function showMore(wall) {
+  const shown = counts.get(wall);
+  const next = editsOf(wall).slice(shown, shown + AT_ONCE);
+  for (const edit of next) {
+    edit.hidden = false;
+    markBest(wall, edit);
+  }
+  wall.querySelector(".none").before(...next);
+  counts.set(wall, shown + next.length);
+}
+
+function bringUp(edit) {
+  const wall = edit.closest(".wall");
+  const place = editsOf(wall).indexOf(edit);
+  while (place >= counts.get(wall)) showMore(wall);
+  edit.focus();
 }
 
 // Each edit's title, figures and scores by scorer and editor (null where there is none), read once.
@@ -81,43 +104,45 @@ function isWithin(edit, choice, from, to) {
   return scoresOf(edit, choice).some((value) => !(value < from) && !(value > to));
 }
 
-function markBest(wall, edits, choice) {
+function valueOf(wall, name) {
+  return wall.querySelector(`.controls [name=${name}]`)?.value ?? "";
+}
+
+function choiceOf(wall) {
+  const editor = valueOf(wall, "editor");
+  return { scorer: Number(valueOf(wall, "scorer")), editor: editor === "" ? null : Number(editor) };
+}
+
+function markBest(wall, edit) {
   const editors = JSON.parse(wall.dataset.editors ?? "[]");
-  if (editors.length < 2 || wall.dataset.marked === String(choice.scorer)) return;
-  wall.dataset.marked = choice.scorer;
-  for (const edit of edits) {
-    const { figures, values } = contentOf(edit);
-    const best = editors[bestOf(values[choice.scorer] ?? [])];
-    for (const figure of figures) figure.classList.toggle("best", figure.dataset.label === best);
-  }
+  if (editors.length < 2) return;
+  const { figures, values } = contentOf(edit);
+  const best = editors[bestOf(values[choiceOf(wall).scorer] ?? [])];
+  for (const figure of figures) figure.classList.toggle("best", figure.dataset.label === best);
 }
 
 function arrange(wall) {
-  const control = (name) => wall.querySelector(`.controls [name=${name}]`);
-  const value = (name) => control(name)?.value ?? "";
-  const words = value("text").toLowerCase().split(/\s+/).filter(Boolean);
-  const choice = { scorer: Number(value("scorer")), editor: value("editor") === "" ? null : Number(value("editor")) };
-  const from = parseFloat(value("from"));
-  const to = parseFloat(value("to"));
-  const before = [...wall.querySelectorAll(".edit")];
-  const key = sortKey(value("sort"), choice);
-  const keys = new Map(before.map((edit) => [edit, key(edit)]));
-  const edits = [...before].sort((a, b) => keys.get(b) - keys.get(a) || a.dataset.number - b.dataset.number);
-  let shown = 0;
-  for (const edit of edits) {
-    const { title } = contentOf(edit);
-    const fits =
-      (!value("kind") || edit.dataset.kind === value("kind")) &&
-      words.every((word) => title.includes(word)) &&
-      isWithin(edit, choice, from, to) &&
-      (!control("split")?.checked || isSplit(edit));
-    edit.hidden = !fits;
-    shown += fits ? 1 : 0;
-  }
-  if (edits.some((edit, i) => edit !== before[i])) wall.querySelector(".none").before(...edits);
-  markBest(wall, edits, choice);
-  wall.querySelector("output").textContent = `${shown} of ${edits.length}`;
-  wall.querySelector(".none").hidden = shown > 0;
+  const all = [...wall.querySelectorAll(".edit")];
+  const words = valueOf(wall, "text").toLowerCase().split(/\s+/).filter(Boolean);
+  const kind = valueOf(wall, "kind");
+  const choice = choiceOf(wall);
+  const from = parseFloat(valueOf(wall, "from"));
+  const to = parseFloat(valueOf(wall, "to"));
+  const split = wall.querySelector("[name=split]")?.checked;
+  const fits = (edit) =>
+    (!kind || edit.dataset.kind === kind) &&
+    words.every((word) => contentOf(edit).title.includes(word)) &&
+    isWithin(edit, choice, from, to) &&
+    (!split || isSplit(edit));
+  const key = sortKey(valueOf(wall, "sort"), choice);
+  const keyed = all.filter(fits).map((edit) => [key(edit), Number(edit.dataset.number), edit]);
+  keyed.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+  for (const edit of all) if (!edit.hidden) edit.hidden = true;
+  matches.set(wall, keyed.map((one) => one[2]));
+  counts.set(wall, 0);
+  showMore(wall);
+  wall.querySelector("output").textContent = `${keyed.length} of ${all.length}`;
+  wall.querySelector(".none").hidden = keyed.length > 0;
 }
 
 function imagesOf(edit) {
@@ -190,7 +215,7 @@ function open(edit, label) {
 }
 
 function step(by) {
-  const edits = visibleEdits(opened.closest(".wall"));
+  const edits = editsOf(opened.closest(".wall"));
   const next = edits[edits.indexOf(opened) + by];
   if (next) open(next);
 }
@@ -225,6 +250,8 @@ for (const wall of document.querySelectorAll(".wall")) {
   }
   wall.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
   arrange(wall);
+  const end = new IntersectionObserver(([entry]) => entry.isIntersecting && showMore(wall), { rootMargin: "1500px" });
+  end.observe(wall.querySelector(".end"));
   wall.addEventListener("click", (event) => {
     const figure = event.target.closest("figure:not(.absent)");
     if (!figure || event.ctrlKey || event.metaKey) return;
@@ -234,9 +261,11 @@ for (const wall of document.querySelectorAll(".wall")) {
   wall.addEventListener("keydown", (event) => {
     const edit = event.target.closest(".edit");
     if (!edit || event.target !== edit) return;
-    const edits = visibleEdits(wall);
+    const edits = editsOf(wall);
     const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-    if (by) edits[edits.indexOf(edit) + by]?.focus();
+    const next = by && edits[edits.indexOf(edit) + by];
+    if (by && next) bringUp(next);
+    else if (by) return;
     else if (event.key === "Enter") open(edit);
     else if (event.key === " ") flickOnWall(edit);
     else return;
@@ -272,7 +301,7 @@ viewer.addEventListener("keydown", (event) => {
 });
 viewer.addEventListener("close", () => {
   remember("open", "");
-  opened?.focus();
+  if (opened) bringUp(opened);
 });
 viewer.querySelector(".compare").addEventListener("pointermove", (event) => {
   if (event.pointerType === "mouse" && !event.buttons) return;
