@@ -20,6 +20,8 @@ from rewardedit.evaluation.statistics.bootstrap import (
     two_sided_p,
 )
 
+AT_ONCE = 500  # resamples
+
 
 def valid_means(values: Mapping[str, Tensor]) -> dict[str, float | None]:
     """Means (of (n,) each) over the rows that are not NaN; None if there are none."""
@@ -178,15 +180,15 @@ def clustered_means(
     np.add.at(counts, index, known)
 
     drawn = []
-    chunk = []
-    for number, times in enumerate(drawn_counts(clusters, resamples, seed), 1):
-        chunk.append(times)
-        if len(chunk) == 500 or number == resamples:
-            times = np.stack(chunk)
-            with np.errstate(invalid="ignore"):  # a resample may hold none of a column
-                drawn.append((times @ totals) / (times @ counts))
-            chunk = []
-    resampled = np.concatenate(drawn) if drawn else np.empty((0, columns.shape[1]))
+    rng = np.random.default_rng(seed)
+    for first in range(0, resamples, AT_ONCE):
+        size = min(AT_ONCE, resamples - first)
+        # each resample's source images, numbered apart from those of the others, and counted together
+        chosen = rng.integers(clusters, size=(size, clusters)) + clusters * np.arange(size)[:, None]
+        times = np.bincount(chosen.ravel(), minlength=size * clusters).reshape(size, clusters).astype(float)
+        with np.errstate(invalid="ignore"):  # a resample may hold none of a column
+            drawn.append((times @ totals) / (times @ counts))
+    resampled = np.concatenate(drawn)
     return [_estimate(totals[:, i], counts[:, i], resampled[:, i]) for i in range(columns.shape[1])]
 
 
