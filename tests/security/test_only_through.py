@@ -75,6 +75,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "untrusted": HERE,
         "models/__init__": PACKAGE,
         "stages/leases": OWN,
+        "data/edited_folders": INSIDE,
         "data/table": INSIDE,
         "data/text_tables": INSIDE,
         "editing": USER,
