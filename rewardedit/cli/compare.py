@@ -86,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
     from rewardedit.scorers.load import packaged_models
 
     _refuse_options(args)
+    if args.out is None and processes().num_processes > 1:
+        raise ValueError("several processes share the scores in a folder; add --out FOLDER")
     max_drops = read_max_drops(args.max_drop)
     baseline = read_baseline(Path(args.against)) if args.against else None
     rows = read_edits(args)
@@ -183,7 +185,7 @@ def read_edits(args: argparse.Namespace) -> Any:
 
 
 def _inputs(args: argparse.Namespace, rows: Any) -> dict[str, Any]:
-    """What determines the rows of each editor, by its name."""
+    """Everything that determines the rows of each editor, by its name."""
     names = ("sources", "instructions", "instruction", "columns")
     asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     inputs = {}

@@ -1,5 +1,6 @@
 """Source images and instructions of a benchmark as files, for editors to edit."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,13 @@ def write_requests(benchmark: Any, folder: Path) -> Path:
             continue
         name = _new_name(file_name(Path(source).stem), names)
         file = folder / SOURCES / f"{name}.png"
-        with replaced(file) as aside:
-            as_pil(sample.source).save(aside, "PNG")
+        content = io.BytesIO()
+        as_pil(sample.source).save(content, "PNG")
+        if (
+            not file.is_file() or file.read_bytes() != content.getvalue()
+        ):  # or edits of it would be made again
+            with replaced(file) as aside:
+                aside.write_bytes(content.getvalue())
         kind = {"edit_type": sample.edit_type} if sample.edit_type else {}
         instruction = sample.instruction
         records[key] = {"id": name, "source": f"{SOURCES}/{file.name}", "instruction": instruction, **kind}

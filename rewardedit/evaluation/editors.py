@@ -164,7 +164,7 @@ def compare_editors(given: EditorScores, tie: float = 0.0, seed: int = 0) -> Edi
 def _by_scorer(given: EditorScores, scorer: str, tie: float, seed: int) -> ByScorer:
     scores = np.asarray(given.scores[scorer], dtype=float)
     valid = np.isfinite(scores)
-    complete = valid.all(1)
+    complete = np.asarray(valid.all(axis=1))
     k = len(given.editors)
     means = clustered_means(np.where(complete[:, None], scores, np.nan), given.source, seed=seed)
     pairs = _pairs(given, scores, np.ones(len(scores), dtype=bool), tie, seed)

@@ -53,7 +53,7 @@ def shown(page, address: str) -> list[str]:
         ("#sort=high", "42135"),
         ("#sort=low&editor=2", "24135"),
         ("#sort=ahead", "42135"),  # of the best editor over the worst
-        ("#sort=ahead&editor=2", "12453"),  # of C over the better one of A and B
+        ("#sort=ahead&editor=2", "12435"),  # of C over the better one of A and B
         ("#sort=behind&editor=0&scorer=1", "14325"),
         ("#sort=disagreement&text=NUMBER%203", "4"),
     ],
@@ -107,7 +107,7 @@ const wall = document.querySelector(".wall");
 const count = () => wall.querySelectorAll(".edit:not([hidden])").length;
 const seen = [count(), wall.querySelector("output").textContent];
 for (let i = 0; i < 120; i++) {
-  const at = document.activeElement.closest(".edit") ?? wall.querySelector(".edit");
+  const at = document.activeElement.closest(".edit") ?? wall.querySelector(".edit:not([hidden])");
   at.focus();
   at.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true, cancelable: true }));
 }

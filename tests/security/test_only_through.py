@@ -79,6 +79,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "data/table": INSIDE,
         "data/text_tables": INSIDE,
         "editing": USER,
+        "evaluation/bench_requests": OWN,
         "stages/executors": OWN,
         "instructions/llm": "a run's cache of answers",
         "scorers/base": "code of a scorer of one's own, for its fingerprint",
