@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rewardedit import models
+from rewardedit.evaluation.protocols import magicbrush
 from tests.models import save_dino, save_judge, tiny_pipeline
 from tests.region_models import save_detector, save_segmenter
 
@@ -19,6 +20,8 @@ def save_clip(folder: str) -> None:
 SAVERS: dict[str, Callable[[str], object]] = {
     models.CLIP: save_clip,
     models.DINO: save_dino,
+    magicbrush.CLIP: save_clip,
+    magicbrush.DINO: save_dino,
     models.DETECTOR: lambda folder: save_detector(folder, "grounding-dino"),
     models.SEGMENTER: lambda folder: save_segmenter(folder, "sam"),
     models.JUDGE: lambda folder: save_judge(folder, "qwen2_5_vl"),

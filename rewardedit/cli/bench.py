@@ -9,10 +9,9 @@ from typing import Any
 
 from rewardedit.cli import bench_editors
 from rewardedit.cli.engine import add_engine_option
-from rewardedit.cli.score import load_scorers, on_device, read_scorers
+from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
 from rewardedit.cli.score_input import add_world_option
 
-BASELINE = "l1"  # the scorer that stands in every table: how much of the source is kept
 # names whose tables have no ratings by people: module with `run(args)`
 RUNS: dict[str, str] = {}
 
@@ -48,6 +47,9 @@ def add_parser(commands: Any) -> None:
     p.add_argument("--compat", metavar="PAPER", help="compute as a paper's released code does")
     p.add_argument(
         "--exclude-overlap", action="store_true", help="leave out items that a scorer was trained on"
+    )
+    p.add_argument(
+        "--limit", type=int, metavar="N", help="of retrieval: the first N edits, which are N² items"
     )
     p.add_argument("--size", type=int, help="bring images to this many pixels a side and score in batches")
     p.add_argument("--seed", type=int, default=0, help="random seed of folds and resamples (default: 0)")
@@ -97,7 +99,8 @@ def listing() -> list[str]:
     for name in BENCHMARKS:
         about = find_benchmark(name).about
         lines.append(f"{name}: {about.title}. {about.paper}")
-        lines.append(f"    {about.size}; licence: {about.licence}; {about.data}: {about.download}")
+        lines.append(f"    {about.size}; licence: {about.licence}")
+        lines.append(f"    {about.data}; {about.download}")
         if about.compat:
             lines.append(f"    --compat {', '.join(about.compat)}")
     return lines
@@ -113,18 +116,26 @@ def bench(args: argparse.Namespace, name: str, path: str, out: Any) -> None:
     options = Options(args.compat, args.seed)
     kind = find_benchmark(name)
     require_compat(options, kind.about)
-    benchmark = kind(path, read_edits(args.edits))
+    if args.limit is not None and (not kind.limited or args.limit < 2):
+        raise ValueError(
+            f"--limit: expected at least 2, of a benchmark of retrieval; got {name} {args.limit}"
+        )
+    limit = {} if args.limit is None else {"limit": args.limit}
+    benchmark = kind(path, read_edits(args.edits), **limit)
     settings = {"input": args.input, "edits": args.edits, "compat": args.compat, "seed": args.seed}
+    notes: list[str] = []
     if args.from_scores:
         scores, made_of = _from_file(args)
     else:
         scores, made_of = score(args, benchmark, out)
+        scores, notes = without_overlap(scores, benchmark, made_of["scorers"], args.exclude_overlap)
     if not processes().is_main_process:
         return
     tables = benchmark.tables(scores, options)
-    results = Results(name, kind.about, tables, {**settings, **made_of})
+    results = Results(name, kind.about, tables, {**settings, **made_of}, notes)
     for table in tables:
         print("\n".join(as_text(table)))
+    print("\n".join(notes), end="\n" if notes else "")
     write_results(results, out)
     print(f"tables: {out}", file=sys.stderr)
 
@@ -160,32 +171,68 @@ def _from_file(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict[str, Any]]:
     """Scores of all items by each scorer, and what they were made of. Each scorer's are kept in a folder of
     their own: another scorer, or another call, does not make them again.
+
+    Raises:
+        ValueError: if no item could be scored by any scorer.
     """
     from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.score import read_scorer
     from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
-    from rewardedit.evaluation.bench import read_item_scores, score_items
+    from rewardedit.evaluation.bench import read_item_scores, require_scores, score_items
     from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Lazy
 
     rows = benchmark.rows()
+    words = args.scorer or []
+    if not words and not benchmark.scorers:
+        raise ValueError("--scorer: name at least one, e.g. --scorer bpm clip_d; or give --from-scores FILE")
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     world = world_of(args.world)
-    words = list(dict.fromkeys([*(args.scorer or []), BASELINE]))
     announce_scorers(map(read_scorer, words), **options)
     specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
-    models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
+    taken = dict.fromkeys(specs, options)
+    specs = {**benchmark.scorers, **specs}
+    if benchmark.baseline is not None:
+        specs.setdefault(benchmark.baseline, benchmark.baseline)
+    models = {name: packaged_models(spec, **taken.get(name, {})) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
-    announce_models(specs, **options)
+    for name, spec in specs.items():
+        announce_models({name: spec}, **taken.get(name, {}))
 
     shards = {}
     made_of = {}
     for name, spec in specs.items():
-        own = options if name != BASELINE else {}
+        own = taken.get(name, {})
         load = partial(on_device, Lazy(partial(load_scorers, {name: spec}, own)))
-        made_of[name] = settings_of(args, rows, name, spec, own, load)
-        shards[name] = score_items(out, name, made_of[name], rows, load, args.size)
-    return read_item_scores(shards), {"scorers": made_of}
+        seen = benchmark.rows_for(name)
+        made_of[name] = settings_of(args, seen, name, spec, own, load)
+        shards[name] = score_items(out, name, made_of[name], seen, load, args.size)
+    scores = read_item_scores(shards)
+    require_scores(scores)
+    return scores, {"scorers": made_of}
+
+
+def without_overlap(
+    scores: Any, benchmark: Any, scorers: dict[str, dict[str, Any]], exclude: bool
+) -> tuple[Any, list[str]]:
+    """The scores, without items that a scorer was trained on if they are to be left out; and notes on these.
+
+    Args:
+        scorers: what each scorer's scores were made of.
+    """
+    from rewardedit.evaluation.bench import without_items
+    from rewardedit.evaluation.overlap import trained_on
+
+    notes = []
+    left_out = {}
+    for name, made_of in scorers.items():
+        data = trained_on(made_of["scorer"], **made_of["options"])
+        items = benchmark.overlap(data) & scores.values[name].keys()
+        if items:
+            sets = ", ".join(dict.fromkeys(f"{one.name} ({one.split})" for one in data))
+            what = "which are left out" if exclude else "--exclude-overlap leaves them out"
+            notes.append(f"{name}: trained on {sets}, which holds the sources of {len(items)} items; {what}")
+            left_out[name] = items
+    return without_items(scores, left_out) if exclude else scores, notes
 
 
 def settings_of(
@@ -198,7 +245,7 @@ def settings_of(
     path = args.input[1] if len(args.input) == 2 else ""
     folders = [word.partition("=")[2] for word in args.edits or ()]
     inputs = [{"path": value} for value in (path, *folders)]
-    found = {"input": args.input, "edits": args.edits, "rows": len(rows), "size": args.size}
+    found: dict[str, Any] = {"input": args.input, "edits": args.edits, "rows": len(rows), "size": args.size}
     found |= {"scorer": spec, "options": options, "models": packaged_files(spec, **options)}
     if digests := file_digests([inputs, spec, options]):
         found["files"] = digests

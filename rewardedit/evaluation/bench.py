@@ -50,6 +50,17 @@ def read_item_scores(shards: Mapping[str, Sequence[AnyPath]]) -> ItemScores:
     return ItemScores(values, {}, reasons)
 
 
+def require_scores(scores: ItemScores) -> None:
+    """Raises ValueError, with the first reason, if no item has a score."""
+    for values in scores.values.values():
+        if any(value is not None for value in values.values()):
+            return
+    for scorer, reasons in scores.reasons.items():
+        for name, reason in reasons.items():
+            raise ValueError(f"{scorer}: nothing could be scored; {name}: {reason}")
+    raise ValueError("nothing could be scored")
+
+
 def without_items(scores: ItemScores, left_out: Mapping[str, set[str]]) -> ItemScores:
     """The scores without some items of some scorers."""
     values = {}

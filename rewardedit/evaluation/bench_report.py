@@ -98,12 +98,22 @@ def remarks(table: Table) -> list[str]:
     if sources:
         lines.append(f"sources: {'; '.join(sources)}")
     for line in table.rows:
-        columns: dict[str, list[str]] = {}
-        for name, cell in line.cells.items():
-            if cell.reason:
-                columns.setdefault(cell.reason, []).append(name)
-        lines += [f"{line.name}, {', '.join(names)}: {reason}" for reason, names in columns.items()]
+        lines += _reasons(line)
     return [*lines, *table.notes]
+
+
+def _reasons(line: Line) -> list[str]:
+    """Reasons for missing values of a row, each with its columns, without those that only list others."""
+    columns: dict[str, list[str]] = {}
+    for name, cell in line.cells.items():
+        if cell.reason:
+            columns.setdefault(cell.reason, []).append(name)
+    lines = []
+    for reason, names in columns.items():
+        lists_others = any(other in reason for other in columns if other != reason)
+        if not lists_others:
+            lines.append(f"{line.name}, {', '.join(names)}: {reason}")
+    return lines
 
 
 def as_csv(tables: Sequence[Table]) -> str:

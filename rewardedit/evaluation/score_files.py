@@ -20,8 +20,9 @@ def read_scores(path: Path) -> ItemScores:
     """The scores of a file, in one of three layouts: an object of JSON with ids and scores by scorer; rows of
     id, scorer and score, as `rewardedit score --out` writes them; or rows of id and a column for each scorer.
 
-    An empty score is none. In rows of id, scorer and score, a column `decision` holds stored decisions
-    between two edits (a, b, tie, both bad), in rows whose id is that of the pair; their scores stay empty.
+    An empty score is none; a row of `rewardedit score` whose images could not be read is left out. In rows of
+    id, scorer and score, a column `decision` holds stored decisions between two edits (a, b, tie, both bad),
+    in rows whose id is that of the pair; their scores stay empty.
 
     Raises:
         ValueError: if the file cannot be read, a score is no finite number, or an id comes twice for one
@@ -35,12 +36,22 @@ def read_scores(path: Path) -> ItemScores:
             return ItemScores({name: _of_object(path, name, own) for name, own in values.items()})
         records = values
     else:
-        records = read_records(path)
+        records = _parquet(path) if path.suffix.lower() == ".parquet" else read_records(path)
     if not isinstance(records, list) or not records or not all(isinstance(row, dict) for row in records):
         raise ValueError(f"{path}: expected rows with ids and scores")
     if "id" not in records[0]:
         raise ValueError(f"{path}: lacks the column id; it has {', '.join(records[0])}")
     return _of_rows(path, records)
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_table(path).to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"{path}: not Parquet that can be read ({error})") from error
 
 
 def _of_object(path: Path, scorer: str, values: Any) -> dict[str, float | None]:
@@ -65,7 +76,9 @@ def _of_rows(path: Path, records: Sequence[Mapping[str, Any]]) -> ItemScores:
         if record.get("decision"):
             _put(path, decisions.setdefault(scorer, {}), name, _decision(path, name, record["decision"]))
             continue
-        _put(path, values.setdefault(scorer, {}), name, _score(path, name, record.get("score")))
+        unread = "instruction" in record and record["instruction"] is None
+        if not (unread and record.get("reason")):
+            _put(path, values.setdefault(scorer, {}), name, _score(path, name, record.get("score")))
         if record.get("reason"):
             reasons.setdefault(scorer, {})[name] = str(record["reason"])
     return ItemScores(values, decisions, reasons)

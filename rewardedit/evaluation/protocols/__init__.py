@@ -1,7 +1,6 @@
 """Published benchmarks of scorers: one file each, opened by name."""
 
 from importlib import import_module
-from typing import Any
 
 from rewardedit.evaluation.protocols.protocol import Benchmark
 
@@ -13,13 +12,16 @@ BENCHMARKS = {
     "aurora_pairs": "rewardedit.evaluation.protocols.aurora_pairs:AuroraPairwise",
     "bpm": "rewardedit.evaluation.protocols.bpm:BpmAlignment",
     "bpm_truth": "rewardedit.evaluation.protocols.bpm_truth:BpmTruth",
+    "magicbrush": "rewardedit.evaluation.protocols.magicbrush:MagicBrushTable",
+    "humanedit": "rewardedit.evaluation.protocols.humanedit:HumanEditRetrieval",
+    "editreward_bench": "rewardedit.evaluation.protocols.editreward_bench:EditRewardBench",
 }
 
 __all__ = ["BENCHMARKS", "Benchmark", "find_benchmark"]
 
 
-def find_benchmark(name: str) -> Any:
-    """The class of a benchmark, a `Benchmark`.
+def find_benchmark(name: str) -> type[Benchmark]:
+    """The class of a benchmark.
 
     Raises:
         ValueError: if there is none of this name.

@@ -19,6 +19,7 @@ from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.pointwise import Rated, Scored, by_group, pooled
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -76,7 +77,7 @@ def about(title: str, size: str, compat: tuple[str, ...] = ()) -> About:
     )
 
 
-class AuroraPointwise:
+class AuroraPointwise(Benchmark):
     """AURORA-Bench's ratings of single edits; see the module."""
 
     about = about("AURORA-Bench, point-wise", "2,000 edits of 400 sources by five editors")

@@ -19,6 +19,7 @@ from rewardedit.evaluation.protocols.aurora import AuroraEdit, about, find_file,
 from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import Pair, pair_table, repeated
 from rewardedit.evaluation.protocols.protocol import (
+    Benchmark,
     Items,
     ItemScores,
     Options,
@@ -55,7 +56,7 @@ class AuroraPair:
         return self.pair.id
 
 
-class AuroraPairwise:
+class AuroraPairwise(Benchmark):
     """AURORA-Bench's pairs; see the module."""
 
     about = about("AURORA-Bench, pair-wise", "1,600 pairs of 400 sources by five editors", ("adiee",))

@@ -8,21 +8,21 @@ position and size. Items are INDEX-1 to INDEX-4.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rewardedit.batch import EditSample
-from rewardedit.data.annotations import find_image, require_text
+from rewardedit.data.annotations import find_image
 from rewardedit.evaluation.decisions import bpm_overall
 from rewardedit.evaluation.preferences import agreement
+from rewardedit.evaluation.protocols.bpm_entries import PARTS, Entry, read_entry
 from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -40,7 +40,6 @@ from rewardedit.images import load_pil
 
 EDITORS = {"local": ("mgie", "ft_ip2p", "ip2p", "dalle2"), "global": ("pie", "hq_edit", "ft_ip2p", "ip2p")}
 PAIRS = ((0, 1), (0, 2), (1, 2), (3, 2), (3, 1), (3, 0))  # in the order of the paper's tables
-PARTS = ("edit_quality", "preservation", "size", "position")
 SOURCE = "Li et al. 2025 (BPM), Table {}"
 PUBLISHED = {  # the six pairs and their average
     "local": {
@@ -63,22 +62,7 @@ PUBLISHED = {  # the six pairs and their average
 TABLES = {"local": 1, "global": 2}
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A row: four edits of one source."""
-
-    id: str
-    source: str
-    instruction: str
-    images: tuple[str, ...]
-    ratings: tuple[float, ...]  # NaN where there is none
-    parts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # BPM's, where the file has them
-
-    def item(self, editor: int) -> str:
-        return f"{self.id}-{editor + 1}"
-
-
-class BpmAlignment:
+class BpmAlignment(Benchmark):
     """BPM's human alignment test; see the module."""
 
     about = About(
@@ -103,20 +87,22 @@ class BpmAlignment:
         self.kind = "global" if "global" in file.name else "local"
         self.folder = file.parent
         self.entries: list[Entry]
-        self.entries, self.notes = read_all(read_ratings(file), _entry, file.name)
+        self.entries, self.notes = read_all(read_ratings(file), read_entry, file.name)
         self.editors = EDITORS[self.kind]
         self.ratings = np.array([entry.ratings for entry in self.entries])  # (n, 4)
+        self.ids: list[str] = []
+        for entry in self.entries:
+            self.ids += map(entry.item, range(4))
 
     def rows(self) -> Items:
-        ids = [entry.item(editor) for entry in self.entries for editor in range(4)]
-        sources = [entry.source for entry in self.entries for _ in range(4)]
-        return Items(ids, sources, partial(_sample, self.folder, self.entries))
+        sources = np.repeat([entry.source for entry in self.entries], 4).tolist()
+        return Items(self.ids, sources, partial(_sample, self.folder, self.entries))
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
         rounded = options.compat == "bpm"
         names = [f"{self.editors[a]} vs {self.editors[b]}" for a, b in PAIRS]
-        ids = [entry.item(editor) for entry in self.entries for editor in range(4)]
+        ids = self.ids
         lines = []
         notes = list(self.notes)
         for scorer in scores.values:
@@ -128,9 +114,8 @@ class BpmAlignment:
         if stored is not None:
             cells = self._cells(names, stored, np.isfinite(stored), options, rounded)
             lines.append(Line("BPM's parts", cells, "published", "parts stored in the benchmark's file"))
-        half = {name: Cell(0.5) for name in (*names, "average")}
-        none = {name: Cell(0.0) for name in (*names, "average")}
-        lines += [Line("random", half, "baseline"), Line("always tie", none, "baseline")]
+        for name, value in (("random", 0.5), ("always tie", 0.0)):
+            lines.append(Line(name, dict.fromkeys((*names, "average"), Cell(value)), "baseline"))
         for name, values in PUBLISHED[self.kind].items():
             cells = dict(zip((*names, "average"), values, strict=True))
             lines.append(published(name, SOURCE.format(TABLES[self.kind]), **cells))
@@ -160,7 +145,9 @@ class BpmAlignment:
         """BPM's overall scores (n, 4) of the parts in the file, None without; and a note."""
         if not all(entry.parts for entry in self.entries):
             return None, ""
-        parts = [np.ravel([entry.parts[part] for entry in self.entries]) for part in PARTS]
+        parts = []
+        for part in PARTS:
+            parts.append(np.ravel([entry.parts[part] for entry in self.entries]))
         alpha = 1.0 if self.kind == "global" else 0.7
         note = (
             "; BPM's parts are brought to 0 and 1 by the ends of this file, so that its scores depend on it"
@@ -172,27 +159,7 @@ class BpmAlignment:
         own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
         if not own or self.kind == "global":
             return set()
-        return {entry.item(editor) for entry in self.entries for editor in range(4)}
-
-
-def _entry(number: int, record: Mapping[str, Any]) -> Entry:
-    name = str(record.get("index", number))
-    edits = [record.get(f"edited_image{i}") for i in range(1, 5)]
-    if not all(isinstance(edit, dict) for edit in edits):
-        raise ValueError(f"index {name}: expected edited_image1 to edited_image4")
-    source = require_text(dict(record), "source_image_path", f"index {name}")
-    instruction = require_text(dict(record), "instruction", f"index {name}")
-    images = tuple(require_text(edit, "image_path", f"index {name}") for edit in edits)  # type: ignore[arg-type]
-    ratings = tuple(_number(edit, "user_overall_quality") for edit in edits)
-    parts = {part: tuple(_number(edit, part) for edit in edits) for part in PARTS}
-    whole = np.isfinite(list(parts.values())).all()
-    return Entry(name, source, instruction, images, ratings, parts if whole else {})
-
-
-def _number(edit: Any, key: str) -> float:
-    value = edit.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else float("nan")
+        return set(self.ids)
 
 
 def _sample(folder: Path, entries: Sequence[Entry], index: int) -> EditSample:

@@ -20,6 +20,7 @@ from rewardedit.evaluation.protocols.files import read_ratings
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -27,7 +28,6 @@ from rewardedit.evaluation.protocols.protocol import (
     Line,
     Options,
     Table,
-    TrainingData,
     published,
     read_all,
     require_compat,
@@ -62,7 +62,7 @@ class Triplet:
         return f"{self.id}/{kind}"
 
 
-class BpmTruth:
+class BpmTruth(Benchmark):
     """BPM's ground-truth test; see the module."""
 
     about = About(
@@ -85,15 +85,17 @@ class BpmTruth:
         self.folder = file.parent
         self.triplets: list[Triplet]
         self.triplets, self.notes = read_all(read_ratings(file), _triplet, file.name)
+        self.ids: list[str] = []
+        for one in self.triplets:
+            self.ids += map(one.item, KINDS)
 
     def rows(self) -> Items:
-        ids = [one.item(kind) for one in self.triplets for kind in KINDS]
-        sources = [one.source for one in self.triplets for _ in KINDS]
-        return Items(ids, sources, partial(_sample, self.folder, self.triplets))
+        sources = np.repeat([one.source for one in self.triplets], len(KINDS)).tolist()
+        return Items(self.ids, sources, partial(_sample, self.folder, self.triplets))
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
-        ids = [one.item(kind) for one in self.triplets for kind in KINDS]
+        ids = self.ids
         lines = []
         notes = [*self.notes, "a row in which several images have the highest score counts in equal parts"]
         for scorer in scores.values:
@@ -113,10 +115,6 @@ class BpmTruth:
             lines.append(published(name, SOURCE, **dict(zip(KINDS, values, strict=True))))
         columns = [Column(kind, digits=2) for kind in KINDS]
         return [Table("Ground-truth test: the kind of image with the highest score", columns, lines, notes)]
-
-    def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
-        """None: the images are the user's own."""
-        return set()
 
 
 def _triplet(number: int, record: Mapping[str, Any]) -> Triplet:

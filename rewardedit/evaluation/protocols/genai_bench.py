@@ -22,6 +22,7 @@ from rewardedit.evaluation.protocols.files import BenchTable, is_ratings, read_r
 from rewardedit.evaluation.protocols.pairs import Pair, item_ids, pair_table, repeated
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Items,
     ItemScores,
@@ -73,7 +74,7 @@ class Comparison:
         return self.pair.id
 
 
-class GenAIBench:
+class GenAIBench(Benchmark):
     """The image-editing part of GenAI-Bench; see the module."""
 
     about = About(

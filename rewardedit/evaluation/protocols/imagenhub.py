@@ -23,6 +23,7 @@ from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.pointwise import Rated, Scored, by_group, cells_of
 from rewardedit.evaluation.protocols.protocol import (
     About,
+    Benchmark,
     Cell,
     Column,
     Items,
@@ -61,7 +62,7 @@ class ImagenHubTable(BenchTable):
     columns = ("img_id", "turn_index", "instruction", *texts, *pictures)
 
 
-class ImagenHub:
+class ImagenHub(Benchmark):
     """Text-guided editing of ImagenHub; see the module."""
 
     about = About(

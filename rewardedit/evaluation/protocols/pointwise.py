@@ -1,7 +1,7 @@
 """Benchmarks of single edits: rank correlation of scores with people's ratings, within groups and pooled."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -66,7 +66,14 @@ def by_group(
         resamples=options.resamples,
         seed=options.seed,
     )
-    return cells_of(grouped)
+    cells = cells_of(grouped)
+    return {name: replace(cell, reason=_in_words(cell.reason)) for name, cell in cells.items()}
+
+
+def _in_words(reason: str) -> str:
+    """The reason of a correlation without value, whose first values are scores and second ones ratings."""
+    both = reason.replace("all first and all second values", "all scores and all ratings")
+    return both.replace("all first values", "all scores").replace("all second values", "all ratings")
 
 
 def cells_of(grouped: GroupedCorrelation) -> dict[str, Cell]:

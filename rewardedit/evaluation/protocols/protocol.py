@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from rewardedit.batch import EditSample
 from rewardedit.data import Rows
 from rewardedit.evaluation.statistics import Estimate
+from rewardedit.scorer_spec import ScorerSpec
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 Kind = Literal["measured", "published", "baseline", "people"]
 
@@ -91,7 +94,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Column:
-    """How a column's figures are shown."""
+    """A column and the form of its figures."""
 
     name: str
     percent: bool = False  # shown times 100
@@ -117,12 +120,8 @@ class TrainingData:
     path: str = ""
 
 
-@runtime_checkable
-class Benchmark(Protocol):
-    """A benchmark whose files are open: `CLASS(path, edits)`.
-
-    `path` is a hub id, a local copy, or "" for `about.data`; `edits` are folders of edited images by editor,
-    for a benchmark whose files hold none.
+class Benchmark:
+    """A benchmark whose files are open.
 
     Raises:
         ValueError: if nothing can be read, or a column is missing. Single rows that cannot be read are left
@@ -130,6 +129,17 @@ class Benchmark(Protocol):
     """
 
     about: ClassVar[About]
+    baseline: ClassVar[str | None] = "l1"  # a scorer that is added to the user's
+    scorers: ClassVar[Mapping[str, ScorerSpec]] = {}  # those of the benchmark's own table, by name
+    limited: ClassVar[bool] = False  # takes `limit`, a number of edits
+
+    def __init__(self, path: str = "", edits: Mapping[str, Path] | None = None) -> None:
+        """
+        Args:
+            path: a hub id or a local copy; "": `about.data`.
+            edits: folders of edited images by editor, for a benchmark whose files hold none.
+        """
+        raise NotImplementedError
 
     def rows(self) -> Rows:
         """The items to be scored; each has an id, the same that `tables` looks up.
@@ -137,15 +147,23 @@ class Benchmark(Protocol):
         Raises:
             ValueError: if the files hold no images.
         """
-        ...
+        raise NotImplementedError
+
+    def rows_for(self, scorer: str) -> Rows:
+        """The items as one of `scorers` is to see them."""
+        return self.rows()
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
-        """The benchmark's tables. They need the ratings and the scores, but no image."""
-        ...
+        """The benchmark's tables. They need the ratings and the scores, but no image.
+
+        Raises:
+            ValueError: if `options.compat` is not one of `about.compat`.
+        """
+        raise NotImplementedError
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """Ids of the items whose source images are in this training data."""
-        ...
+        return set()
 
 
 class Items(Sequence):
@@ -196,8 +214,6 @@ def read_all(
     Raises:
         ValueError: if none can be read.
     """
-    from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
-
     found: dict[str, Any] = {}
     notes = []
     for number, record in enumerate(records):
