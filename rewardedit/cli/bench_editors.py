@@ -10,7 +10,8 @@ from rewardedit.cli.comparison import SCORES, Comparison
 from rewardedit.cli.score import JUDGE, read_scorer, read_scorers
 
 EDITS = "edits"  # the folder of the edits that models make
-NOT_WITH = ("from_scores", "edits", "compat", "exclude_overlap")
+NOT_WITH = ("from_scores", "edits", "compat", "exclude_overlap", "limit", "checkpoint")
+RETRIEVAL = ("humanedit",)  # benchmarks whose rows show edits under others' instructions
 
 
 def run(args: argparse.Namespace, name: str, path: str) -> None:
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace, name: str, path: str) -> None:
     for option in NOT_WITH:
         if getattr(args, option):
             raise ValueError(f"--{option.replace('_', '-')}: does not go with --editors")
+    if name in RETRIEVAL:
+        raise ValueError(f"--editors: {name} asks which instruction an edit is of; choose another benchmark")
     kind = find_benchmark(name)
     out = Path(args.out or f"bench/{name}-editors")
     editors = editor_names(args.editors)
