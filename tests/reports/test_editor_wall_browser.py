@@ -117,14 +117,14 @@ document.title = JSON.stringify(seen);
 
 
 def test_of_many_edits_the_first_are_shown_at_once(tmp_path):
-    many = [[[float(i), 0.0, 1.0], [0.0, 1.0, 2.0]] for i in range(250)]
+    many = [[[float(i), 0.0, 1.0], [0.0, 1.0, 2.0]] for i in range(130)]
     page = page_of(tmp_path, many)
     text = re.sub(r"<meta http-equiv[^>]*>", "", page.read_text())
     page.write_text(text.replace("</body>", f"<script>{LATER}</script></body>"))
     (title,) = re.findall("<title>(.*)</title>", browse(page, "--dump-dom"))
     before, counted, after, focused = json.loads(title)
-    assert (before, counted, after) == (100, "250 of 250", 200)
-    assert focused in ("edit-120", "edit-121")
+    assert (before, counted, after) == (100, "130 of 130", 130)
+    assert focused == "edit-121"
 
 
 def test_a_phone_shows_all_controls(tmp_path):
