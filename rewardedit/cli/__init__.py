@@ -6,14 +6,14 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit import __version__
-from rewardedit.cli import bench, doctor, edit, push, recipes, relabel, score, shapes, train
+from rewardedit.cli import bench, compare, doctor, edit, push, recipes, relabel, score, shapes, train
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import disk_full_message, first_line, quiet
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
-COMMANDS = (train, relabel, edit, score, bench, recipes, doctor, push, shapes)
+COMMANDS = (train, relabel, edit, score, compare, bench, recipes, doctor, push, shapes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,16 +60,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             doctor.run,
             push.run,
         ):  # these need no library, or examine them
-            quiet(imported=args.run is score.run)  # l1 needs neither transformers nor diffusers
+            quiet(
+                imported=args.run in (score.run, compare.run)
+            )  # l1 needs neither transformers nor diffusers
         with stages_made_by(getattr(args, "engine", None)):
             code = args.run(args)
     except KeyboardInterrupt as error:
-        how = "the same command goes on"
-        if "train" in words[:2]:
-            how = train.how_to_go_on(args)
-        elif "score" in words[:1] and not str(getattr(args, "out", "")).endswith(".parquet"):
-            how = "only an --out FILE.parquet keeps what was scored"
-        print(f"{str(error) or 'interrupted'}; {how}", file=sys.stderr)
+        print(f"{str(error) or 'interrupted'}; {_how_to_go_on(words, args)}", file=sys.stderr)
         return getattr(error, "status", 130)
     except Exception as error:
         if debug:
@@ -86,3 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 1
     return code or 0
+
+
+def _how_to_go_on(words: Sequence[str], args: argparse.Namespace) -> str:
+    """The remedy for a command that was interrupted."""
+    out = getattr(args, "out", None)
+    if "train" in words[:2]:
+        return train.how_to_go_on(args)
+    if "score" in words[:1] and not str(out).endswith(".parquet"):
+        return "only an --out FILE.parquet keeps what was scored"
+    if "compare" in words[:1] and out is None:
+        return "only an --out FOLDER keeps what was scored"
+    return "the same command goes on"

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rewardedit.cli import bench_editors
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
 from rewardedit.cli.score_input import add_world_option
@@ -36,6 +37,12 @@ def add_parser(commands: Any) -> None:
         nargs="+",
         metavar="EDITOR=FOLDER",
         help="folders of edited images, for benchmarks that publish none",
+    )
+    p.add_argument(
+        "--editors",
+        nargs="+",
+        metavar="EDITOR",
+        help="compare editors on the benchmark's requests instead: models, or folders of edited images",
     )
     p.add_argument("--compat", metavar="PAPER", help="compute as a paper's released code does")
     p.add_argument(
@@ -67,6 +74,9 @@ def run(args: argparse.Namespace) -> None:
         import_module(RUNS[args.input[0]]).run(args)
         return
     name, path = read_name(args)
+    if args.editors:
+        bench_editors.run(args, name, path)
+        return
     bench(args, name, path, to_path(args.out or f"bench/{name}"))
 
 

@@ -122,13 +122,19 @@ def _refuse_options(args: argparse.Namespace, kind: str | None) -> None:
 
 
 def read_folders(args: argparse.Namespace) -> Any:
-    """The edits of `FOLDER … --sources FOLDER`.
+    """The edits of `FOLDER … --sources FOLDER`."""
+    from rewardedit.data.edited_folders import EditedFolders
+
+    return EditedFolders(args.input, args.sources, read_asked(args))
+
+
+def read_asked(args: argparse.Namespace) -> str | Path:
+    """The instruction of all images of folders, or the table with theirs.
 
     Raises:
         ValueError: if there is not exactly one source of instructions.
     """
     from rewardedit.batch import text_or_none
-    from rewardedit.data.edited_folders import EditedFolders
     from rewardedit.data.table import table_in
 
     file = args.instructions
@@ -140,10 +146,10 @@ def read_folders(args: argparse.Namespace) -> Any:
             '--instruction "…" for all images'
         )
     if file is not None:
-        return EditedFolders(args.input, args.sources, Path(file))
+        return Path(file)
     if text_or_none(args.instruction) is None:
         raise ValueError("--instruction: the instruction is empty; say what was to change")
-    return EditedFolders(args.input, args.sources, args.instruction)
+    return args.instruction
 
 
 def read_pair(args: argparse.Namespace) -> Any:

@@ -1,5 +1,6 @@
 """Folders of edited images and a folder of their sources, matched by the files' names."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -30,8 +31,51 @@ class EditedFile:
     asked: Mapping[str, Any]  # instruction, captions, and other columns
 
 
-class EditedFolders(Sequence):
-    """Edits of one or more folders: the images A/cat.png and B/cat.jpg are edits of SOURCES/cat.webp.
+class EditedFiles(Sequence):
+    """Edits whose images are files of their own."""
+
+    def __init__(self, files: Sequence[EditedFile]) -> None:
+        self.files = list(files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def id_of(self, index: int) -> str:
+        return self.files[index].id
+
+    def instruction_of(self, index: int) -> str:
+        return self.files[index].asked["instruction"]
+
+    def source_ids(self) -> list[str]:
+        """The path of each edit's source."""
+        return [str(file.source) for file in self.files]
+
+    def source_keys(self) -> list[str]:
+        """The source of each edit, by the content of its file."""
+        digests: dict[Path, str] = {}
+        for file in self.files:
+            if file.source not in digests:
+                digests[file.source] = hashlib.sha256(file.source.read_bytes()).hexdigest()
+        return [digests[file.source] for file in self.files]
+
+    def details(self, index: int) -> dict[str, str]:
+        """The folder, the files, the type of edit and the other columns of a row of instructions."""
+        file = self.files[index]
+        named = {"folder": file.folder, "source": str(file.source), "edited": str(file.edited)}
+        kind = {} if file.asked.get("edit_type") is None else {"edit_type": file.asked["edit_type"]}
+        return named | as_details(kind | file.asked.get(OTHERS, {}))
+
+    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
+        file = self.files[index]
+        captions = {name: file.asked.get(name) for name in CAPTIONS}
+        source = load_pil(file.source)
+        edited = load_pil(file.edited)
+        return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
+
+
+class EditedFolders(EditedFiles):
+    """Edits of one or more folders: the images A/cat.png and B/cat.jpg are edits of SOURCES/cat.webp. Their
+    ids are the names of the edited files, after that of their folder if there are several.
 
     Files without a partner are reported in one line, and left out.
 
@@ -44,47 +88,24 @@ class EditedFolders(Sequence):
     """
 
     def __init__(self, folders: Sequence[str], sources: str, instructions: str | Path) -> None:
-        self.files: list[EditedFile] = []
+        files: list[EditedFile] = []
         before = _images_of(sources)
         asked = read_instructions(instructions) if isinstance(instructions, Path) else None
-        for folder, name in zip(folders, _names_of(folders), strict=True):
+        for folder, name in zip(folders, names_of(folders), strict=True):
             after = _images_of(folder)
             paired = [stem for stem in after if stem in before and (asked is None or stem in asked)]
             _tell(folder, len(paired), before, after, asked)
             for stem in paired:
                 row = {"instruction": instructions} if asked is None else asked[stem]
                 own = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
-                self.files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
+                files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
 
-        if not self.files:
+        if not files:
             raise ValueError(
                 f"{folders[0]}: expected images named as those of {sources}"
                 f"{'' if asked is None else f' and the rows of {instructions}'}; no name matches"
             )
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def id_of(self, index: int) -> str:
-        """The name of the edited file, after that of its folder if there are several."""
-        return self.files[index].id
-
-    def source_ids(self) -> list[str]:
-        """The path of each edit's source."""
-        return [str(file.source) for file in self.files]
-
-    def details(self, index: int) -> dict[str, str]:
-        """The folder, the files, and the other columns of a row of instructions."""
-        file = self.files[index]
-        named = {"folder": file.folder, "source": str(file.source), "edited": str(file.edited)}
-        return named | as_details(file.asked.get(OTHERS, {}))
-
-    def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        file = self.files[index]
-        captions = {name: file.asked.get(name) for name in CAPTIONS}
-        source = load_pil(file.source)
-        edited = load_pil(file.edited)
-        return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
+        super().__init__(files)
 
 
 def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
@@ -124,7 +145,7 @@ def _images_of(folder: str) -> dict[str, Path]:
     return by_stem(list_images(Path(folder)))
 
 
-def _names_of(folders: Sequence[str]) -> list[str]:
+def names_of(folders: Sequence[str]) -> list[str]:
     """The last part of each folder's path; the whole paths if two end alike."""
     names = [Path(folder).resolve().name for folder in folders]
     return names if len(set(names)) == len(names) else list(map(str, map(Path, folders)))

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -117,27 +118,31 @@ class Table(Sequence):
         return [str(record.get("edit_type")) for record in self.records]
 
     def source_ids(self) -> list[str]:
-        """The source image of each row, by the content of its file; a row that lacks something gets a name
-        of its own.
+        """The source image of each row, by the content of its file; a row without one gets a name of its
+        own.
         """
         digests: dict[str, str] = {}
         found = []
         for index, record in enumerate(self.records):
             source = record.get("source")
-            if index in self.faults or source is None:
-                found.append(f"row {index} without an image")
-            elif isinstance(source, str):
-                if source not in digests:
-                    digests[source] = _digest(self._path(index + 1, "source", source).read_bytes())
-                found.append(digests[source])
-            else:
+            if isinstance(source, StoredImage):
                 found.append(_digest(source.read()))
+                continue
+            if isinstance(source, str) and source not in digests:
+                with suppress(*CONTENT_ERRORS):
+                    digests[source] = _digest(self._path(index + 1, "source", source).read_bytes())
+            found.append(digests.get(str(source), f"row {index} without an image"))
         return found
 
     def id_of(self, index: int) -> str:
         """A row's id, or its number from 0 if it has none; also for a row that cannot be read."""
         own = self.records[index].get("id")
         return str(index) if own in (None, "") else str(own)
+
+    def instruction_of(self, index: int) -> str | None:
+        """A row's instruction; None for one that has none."""
+        instruction = self.records[index].get("instruction")
+        return text_or_none(instruction) if isinstance(instruction, str) else None
 
     def details(self, index: int) -> dict[str, str]:
         """A row's files, its type of edit and its other columns; a source that the table stores is identified

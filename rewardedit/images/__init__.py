@@ -4,6 +4,7 @@ from rewardedit.images.labels import to_labels
 from rewardedit.images.preprocess import MODES, Preprocess, clamp_straight_through
 from rewardedit.images.reading import (
     ImagesLike,
+    as_pil,
     load_image,
     load_mask,
     load_pil,
@@ -22,6 +23,7 @@ __all__ = [
     "POLICIES",
     "ImagesLike",
     "Preprocess",
+    "as_pil",
     "clamp_straight_through",
     "fit",
     "gaussian_blur",

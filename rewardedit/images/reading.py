@@ -279,3 +279,11 @@ def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:
         raise ValueError("expected a finite image; got NaN or infinity, which no file can hold")
     array = image.detach().float().clamp(0, 1).mul(255).round().byte().cpu().permute(1, 2, 0).numpy()
     return Image.fromarray(array)
+
+
+def as_pil(image: ImageLike) -> Image.Image:
+    """An image of any kind that `to_pixels` reads, as RGB."""
+    pixels = to_pixels(image, channels=3)
+    if pixels.dtype != torch.uint8:
+        return to_pil(pixels.float())
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())

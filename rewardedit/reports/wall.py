@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor
 
 from rewardedit.images import to_pil
@@ -18,11 +19,14 @@ QUALITY = 90  # of JPEG
 
 @dataclass
 class WallImage:
-    """One version of an edit: its pixels, which are saved beside the page, or a file that is linked."""
+    """One version of an edit: its pixels, which are saved beside the page, or a file that is linked; without
+    both, its place stays empty.
+    """
 
     label: str  # e.g. "before"
     image: Float[Tensor, "3 h w"] | None = None  # RGB in [0, 1]; NaN is drawn grey
     file: str = ""  # path relative to the page
+    thumbnail: str = ""  # a smaller file for the wall; none: `file`
     note: str = ""  # e.g. its score
     best: bool = False
 
@@ -30,6 +34,11 @@ class WallImage:
     def href(self) -> str:
         """A relative address, whatever characters the file's name has."""
         return "./" + quote(self.file)
+
+    @property
+    def src(self) -> str:
+        """The address of what the wall shows."""
+        return "./" + quote(self.thumbnail or self.file)
 
 
 @dataclass
@@ -49,8 +58,10 @@ class WallEdit:
     tone: str = ""  # its colour, see `tone`
     disagreement: float | None = None
     facts: Sequence[tuple[str, str]] = ()
+    commands: Sequence[tuple[str, str]] = ()  # that draw the edit, by what they draw
     columns: Sequence[str] = ()  # of the table of scores
     scores: Sequence[tuple[str, Sequence[str]]] = ()
+    values: Sequence[Sequence[float | None]] = ()  # by scorer and editor of the wall, to filter and sort by
     id: str = ""  # set by the wall
 
     @property
@@ -68,6 +79,8 @@ class Wall:
     note: str = ""
     kind_name: str = "Kind of edit"
     orders: tuple[str, str] = ("greatest gain", "greatest loss")  # names of the two orders by gain
+    editors: Sequence[str] = ()  # labels of images whose scores the edits' `values` are
+    scorers: Sequence[str] = ()
 
     def add(self, edit: WallEdit) -> None:
         edit.id = f"edit-{len(self.edits) + 1}"
@@ -84,6 +97,10 @@ class Wall:
     def choices(self) -> list[tuple[str, str]]:
         """Orders that the edits have values for, with their names."""
         choices = [("", "order of the data")]
+        if self.editors:
+            choices += [("high", "highest score"), ("low", "lowest score")]
+        if len(self.editors) > 1:
+            choices += [("ahead", "largest lead"), ("behind", "smallest lead")]
         if any(edit.gain is not None for edit in self.edits):
             choices += zip(("gain", "loss"), self.orders, strict=True)
         if any(edit.disagreement is not None for edit in self.edits):
@@ -104,9 +121,9 @@ class Wall:
                     one.file = f"{name}/{save_image(one.image, folder / stem).name}"
 
 
-def save_image(image: Float[Tensor, "3 h w"], stem: Path) -> Path:
+def save_image(image: Float[Tensor, "3 h w"] | Image.Image, stem: Path) -> Path:
     """Saves an image as JPEG, or a small one as PNG, and returns its path."""
-    drawn = to_pil(image.detach().float().cpu().nan_to_num(0.5))
+    drawn = image if isinstance(image, Image.Image) else to_pil(image.detach().float().cpu().nan_to_num(0.5))
     is_small = max(drawn.size) <= SMALL
     path = stem.with_name(stem.name + (".png" if is_small else ".jpg"))
     drawn.save(path, "PNG" if is_small else "JPEG", quality=QUALITY)

@@ -93,7 +93,7 @@ def test_the_wall_is_sorted_filtered_and_opened_by_the_address(tmp_path):
     ids = [f"edit-{i}" for i in (1, 2, 3, 4)]
     assert edits_of(browse(page, "--dump-dom")) == [(name, False) for name in ids]
     dom = browse(page, "--dump-dom", address="#sort=loss&kind=add")
-    assert edits_of(dom) == [("edit-4", False), ("edit-3", True), ("edit-2", False), ("edit-1", True)]
+    assert [name for name, hidden in edits_of(dom) if not hidden] == ["edit-4", "edit-2"]
     assert "2 of 4" in dom
     dom = browse(page, "--dump-dom", address="#text=NUMBER%202&open=edit-3")
     assert [name for name, hidden in edits_of(dom) if not hidden] == ["edit-3"]

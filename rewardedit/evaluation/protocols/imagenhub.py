@@ -87,20 +87,31 @@ class ImagenHub(Benchmark):
         if unknown := set(self.edits) - set(editors):
             raise ValueError(f"--edits: expected editors {', '.join(editors)}; got {', '.join(unknown)}")
 
+    def requests(self) -> Items:
+        """The rated sources with their instructions, without edits."""
+        table, number = self._sources()
+        known = [uid for uid in dict.fromkeys(self.people.uids) if uid in number]
+        return Items(known, known, partial(_request, table, number, known))
+
     def rows(self) -> Items:
         if not self.edits:
             raise ValueError(
                 "imagenhub: the ratings come without the edited images; give --edits EDITOR=FOLDER, or "
                 "--from-scores FILE"
             )
+        table, number = self._sources()
+        items = [item for item in self.items if item.group in self.edits]
+        read = partial(_sample, table, number, self.edits, items)
+        return Items([item.id for item in items], [item.source for item in items], read)
+
+    def _sources(self) -> tuple[ImagenHubTable, dict[str, int]]:
+        """The table of the sources, and the row of each uid."""
         local = any(self.folder.rglob("*.parquet"))
         table = ImagenHubTable(str(self.folder) if local else IMAGES, "filtered")
         number = {}
         for n, row in enumerate(table.texts_of_rows()):
             number[f"sample_{row['img_id']}_{row['turn_index']}.jpg"] = n
-        items = [item for item in self.items if item.group in self.edits]
-        read = partial(_sample, table, number, self.edits, items)
-        return Items([item.id for item in items], [item.source for item in items], read)
+        return table, number
 
     def tables(self, scores: ItemScores, options: Options) -> list[Table]:
         require_compat(options, self.about)
@@ -174,3 +185,8 @@ def _sample(
         source_caption=row["source_global_caption"],
         target_caption=row["target_global_caption"],
     )
+
+
+def _request(table: ImagenHubTable, number: Mapping[str, int], uids: Sequence[str], index: int) -> EditSample:
+    row = table.at(number[uids[index]])
+    return EditSample(id=uids[index], source=row["source_img"], instruction=row["instruction"])

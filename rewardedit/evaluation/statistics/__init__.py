@@ -3,6 +3,7 @@ source images.
 """
 
 from rewardedit.evaluation.statistics.bootstrap import Comparison, Estimate
+from rewardedit.evaluation.statistics.bradley_terry import bradley_terry
 from rewardedit.evaluation.statistics.correlation import correlation, spearman, spearman_difference
 from rewardedit.evaluation.statistics.groups import (
     GroupedCorrelation,
@@ -13,6 +14,7 @@ from rewardedit.evaluation.statistics.groups import (
 )
 from rewardedit.evaluation.statistics.means import (
     clustered_mean,
+    clustered_means,
     difference_of_groups,
     paired_bootstrap,
     valid_means,
@@ -24,7 +26,9 @@ __all__ = [
     "Estimate",
     "GroupedCorrelation",
     "Reliability",
+    "bradley_terry",
     "clustered_mean",
+    "clustered_means",
     "correlation",
     "correlation_by_group",
     "difference_by_group",

@@ -20,6 +20,8 @@ from rewardedit.evaluation.statistics.bootstrap import (
     two_sided_p,
 )
 
+AT_ONCE = 500  # resamples
+
 
 def valid_means(values: Mapping[str, Tensor]) -> dict[str, float | None]:
     """Means (of (n,) each) over the rows that are not NaN; None if there are none."""
@@ -147,4 +149,57 @@ def difference_of_groups(
         len(values),
         k,
         two_sided_p(differences, k),
+    )
+
+
+def clustered_means(
+    columns: np.ndarray, cluster: Clusters, resamples: int = 10_000, seed: int = 0
+) -> list[Estimate]:
+    """Means of several columns, e.g. of differences, from the same resamples of whole source images.
+
+    Args:
+        columns: (n, m) values; NaNs are left out.
+        cluster: (n,) the source image of each row.
+
+    Returns:
+        For each column its mean, 95 % interval and p-value of a mean of 0, as in `paired_bootstrap`; NaN with
+        the reason where it has no values, no interval where all are of one source image.
+
+    Raises:
+        ValueError: on another shape.
+    """
+    columns = np.asarray(columns, dtype=float)
+    names = cluster_names(cluster, len(columns))
+    if columns.ndim != 2 or len(names) != len(columns):
+        raise ValueError(f"expected (n, m) values and n clusters; got {columns.shape} and {names.shape}")
+    known = ~np.isnan(columns)
+    index, clusters = cluster_index(names)
+    totals = np.zeros((clusters, columns.shape[1]))
+    counts = np.zeros_like(totals)
+    np.add.at(totals, index, np.where(known, columns, 0.0))
+    np.add.at(counts, index, known)
+
+    drawn = []
+    rng = np.random.default_rng(seed)
+    for first in range(0, resamples, AT_ONCE):
+        size = min(AT_ONCE, resamples - first)
+        # each resample's source images, numbered apart from those of the others, and counted together
+        chosen = rng.integers(clusters, size=(size, clusters)) + clusters * np.arange(size)[:, None]
+        times = np.bincount(chosen.ravel(), minlength=size * clusters).reshape(size, clusters).astype(float)
+        with np.errstate(invalid="ignore"):  # a resample may hold none of a column
+            drawn.append((times @ totals) / (times @ counts))
+    resampled = np.concatenate(drawn)
+    return [_estimate(totals[:, i], counts[:, i], resampled[:, i]) for i in range(columns.shape[1])]
+
+
+def _estimate(total: np.ndarray, count: np.ndarray, resampled: np.ndarray) -> Estimate:
+    n = int(count.sum())
+    clusters = int((count > 0).sum())
+    if not n:
+        return Estimate(float("nan"), NONE, 0, 0, reason="undefined: there are no items")
+    value = float(total.sum() / n)
+    if clusters < 2:
+        return Estimate(value, NONE, n, clusters, reason="no interval: all items are of one source image")
+    return Estimate(
+        value, percentile_interval(resampled, clusters), n, clusters, two_sided_p(resampled, clusters)
     )

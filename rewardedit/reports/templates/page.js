@@ -1,7 +1,8 @@
 "use strict";
 // The state of the walls stands in the address (#sort=loss&kind=add&text=hat&open=edit-3), so that it can be shared.
 const given = new URLSearchParams(location.hash.slice(1));
-const state = new URLSearchParams([...given].filter(([name]) => ["sort", "kind", "text", "open"].includes(name)));
+const NAMES = ["sort", "kind", "text", "scorer", "editor", "from", "to", "split", "open"];
+const state = new URLSearchParams([...given].filter(([name]) => NAMES.includes(name)));
 const viewer = document.querySelector(".viewer");
 let opened = null; // the edit that the viewer shows
 let flipped = false; // the viewer shows the other one of its two images
@@ -12,37 +13,140 @@ function remember(name, value) {
   history.replaceState(null, "", "#" + state);
 }
 
-function visibleEdits(wall) {
-  return [...wall.querySelectorAll(".edit")].filter((edit) => !edit.hidden);
+// Edits that fit the filters, in order; of many, the page shows the first ones, and more as it is scrolled.
+const AT_ONCE = 100;
+const matches = new WeakMap(); // by wall
+const counts = new WeakMap(); // of those that are shown
+
+function editsOf(wall) {
+  return matches.get(wall) ?? [];
 }
 
-function sortKey(order) {
-  const number = (name) => (edit) => (edit.dataset[name] === "" ? -Infinity : Number(edit.dataset[name]));
-  if (order === "gain") return number("gain");
-  if (order === "loss") return (edit) => (edit.dataset.gain === "" ? -Infinity : -Number(edit.dataset.gain));
-  if (order === "disagreement") return number("disagreement");
-  return (edit) => -Number(edit.dataset.number);
+function showMore(wall) {
+  const shown = counts.get(wall);
+  const next = editsOf(wall).slice(shown, shown + AT_ONCE);
+  for (const edit of next) {
+    edit.hidden = false;
+    markBest(wall, edit);
+  }
+  wall.querySelector(".none").before(...next);
+  counts.set(wall, shown + next.length);
+}
+
+function bringUp(edit) {
+  const wall = edit.closest(".wall");
+  const place = editsOf(wall).indexOf(edit);
+  while (place >= counts.get(wall)) showMore(wall);
+  edit.focus();
+}
+
+// Each edit's title, figures and scores by scorer and editor (null where there is none), read once.
+const contents = new WeakMap();
+function contentOf(edit) {
+  if (!contents.has(edit)) {
+    contents.set(edit, {
+      title: edit.querySelector("h3").textContent.toLowerCase(),
+      figures: [...edit.querySelectorAll(".images figure")],
+      values: JSON.parse(edit.dataset.values ?? "[]"),
+    });
+  }
+  return contents.get(edit);
+}
+
+const isKnown = (value) => value !== null && value !== undefined;
+
+// Scores by the chosen scorer: of the chosen editor, or of all.
+function scoresOf(edit, choice) {
+  const scores = contentOf(edit).values[choice.scorer] ?? [];
+  return (choice.editor === null ? scores : [scores[choice.editor]]).filter(isKnown);
+}
+
+// Of the chosen editor over the best other one; of the best editor over the worst where none is chosen.
+function leadOf(edit, choice) {
+  const scores = contentOf(edit).values[choice.scorer] ?? [];
+  if (choice.editor === null) {
+    const known = scores.filter(isKnown);
+    return known.length > 1 ? Math.max(...known) - Math.min(...known) : NaN;
+  }
+  const others = scores.filter((value, i) => i !== choice.editor && isKnown(value));
+  return isKnown(scores[choice.editor]) && others.length ? scores[choice.editor] - Math.max(...others) : NaN;
+}
+
+// The only editor with the highest score by a scorer; -1 if there is none.
+function bestOf(scores) {
+  const known = scores.filter(isKnown);
+  const best = Math.max(...known);
+  return known.length > 1 && known.filter((value) => value === best).length === 1 ? scores.indexOf(best) : -1;
+}
+
+function isSplit(edit) {
+  return new Set(contentOf(edit).values.map(bestOf).filter((best) => best >= 0)).size > 1;
+}
+
+function sortKey(order, choice) {
+  const last = (value) => (Number.isFinite(value) ? value : -Infinity); // edits without a value come last
+  const number = (name) => (edit) => (edit.dataset[name] === "" ? NaN : Number(edit.dataset[name]));
+  const keys = {
+    gain: number("gain"),
+    loss: (edit) => -number("gain")(edit),
+    disagreement: number("disagreement"),
+    high: (edit) => Math.max(...scoresOf(edit, choice)),
+    low: (edit) => -Math.min(...scoresOf(edit, choice)),
+    ahead: (edit) => leadOf(edit, choice),
+    behind: (edit) => -leadOf(edit, choice),
+  };
+  const key = keys[order] ?? ((edit) => -Number(edit.dataset.number));
+  return (edit) => last(key(edit));
+}
+
+function isWithin(edit, choice, from, to) {
+  if (Number.isNaN(from) && Number.isNaN(to)) return true;
+  return scoresOf(edit, choice).some((value) => !(value < from) && !(value > to));
+}
+
+function valueOf(wall, name) {
+  return wall.querySelector(`.controls [name=${name}]`)?.value ?? "";
+}
+
+function choiceOf(wall) {
+  const editor = valueOf(wall, "editor");
+  return { scorer: Number(valueOf(wall, "scorer")), editor: editor === "" ? null : Number(editor) };
+}
+
+function markBest(wall, edit) {
+  const editors = JSON.parse(wall.dataset.editors ?? "[]");
+  if (editors.length < 2) return;
+  const { figures, values } = contentOf(edit);
+  const best = editors[bestOf(values[choiceOf(wall).scorer] ?? [])];
+  for (const figure of figures) figure.classList.toggle("best", figure.dataset.label === best);
 }
 
 function arrange(wall) {
-  const value = (name) => wall.querySelector(`[name=${name}]`)?.value ?? "";
-  const words = value("text").toLowerCase().split(/\s+/).filter(Boolean);
-  const edits = [...wall.querySelectorAll(".edit")];
-  const key = sortKey(value("sort"));
-  edits.sort((a, b) => key(b) - key(a) || a.dataset.number - b.dataset.number);
-  let shown = 0;
-  for (const edit of edits) {
-    const title = edit.querySelector("h3").textContent.toLowerCase();
-    edit.hidden = Boolean(value("kind") && edit.dataset.kind !== value("kind")) || !words.every((word) => title.includes(word));
-    shown += edit.hidden ? 0 : 1;
-    wall.insertBefore(edit, wall.querySelector(".none"));
-  }
-  wall.querySelector("output").textContent = `${shown} of ${edits.length}`;
-  wall.querySelector(".none").hidden = shown > 0;
+  const all = [...wall.querySelectorAll(".edit")];
+  const words = valueOf(wall, "text").toLowerCase().split(/\s+/).filter(Boolean);
+  const kind = valueOf(wall, "kind");
+  const choice = choiceOf(wall);
+  const from = parseFloat(valueOf(wall, "from"));
+  const to = parseFloat(valueOf(wall, "to"));
+  const split = wall.querySelector("[name=split]")?.checked;
+  const fits = (edit) =>
+    (!kind || edit.dataset.kind === kind) &&
+    words.every((word) => contentOf(edit).title.includes(word)) &&
+    isWithin(edit, choice, from, to) &&
+    (!split || isSplit(edit));
+  const key = sortKey(valueOf(wall, "sort"), choice);
+  const keyed = all.filter(fits).map((edit) => [key(edit), Number(edit.dataset.number), edit]);
+  keyed.sort((a, b) => b[0] - a[0] || a[1] - b[1]);
+  for (const edit of all) if (!edit.hidden) edit.hidden = true;
+  matches.set(wall, keyed.map((one) => one[2]));
+  counts.set(wall, 0);
+  showMore(wall);
+  wall.querySelector("output").textContent = `${keyed.length} of ${all.length}`;
+  wall.querySelector(".none").hidden = keyed.length > 0;
 }
 
 function imagesOf(edit) {
-  const figures = [...edit.querySelectorAll("figure")].map((figure) => ({
+  const figures = [...edit.querySelectorAll("figure:not(.absent)")].map((figure) => ({
     label: figure.dataset.label,
     href: figure.querySelector("a").href,
   }));
@@ -111,9 +215,17 @@ function open(edit, label) {
 }
 
 function step(by) {
-  const edits = visibleEdits(opened.closest(".wall"));
+  const edits = editsOf(opened.closest(".wall"));
   const next = edits[edits.indexOf(opened) + by];
   if (next) open(next);
+}
+
+// The images are numbered from 0, the source.
+function showRight(number) {
+  if (number >= imagesOf(opened).length) return;
+  viewer.querySelector("[name=right]").value = number;
+  flipped = false;
+  draw();
 }
 
 function flick() {
@@ -128,16 +240,20 @@ for (const wall of document.querySelectorAll(".wall")) {
   wall.querySelector(".keys").hidden = false;
   for (const control of wall.querySelectorAll(".controls [name]")) {
     const value = state.get(control.name);
-    if (value) control.value = value;
+    const isBox = control.type === "checkbox";
+    if (value && isBox) control.checked = true;
+    else if (value) control.value = value;
     control.addEventListener("input", () => {
-      remember(control.name, control.value);
+      remember(control.name, isBox ? control.checked && "1" : control.value);
       arrange(wall);
     });
   }
   wall.querySelector(".controls").addEventListener("submit", (event) => event.preventDefault());
   arrange(wall);
+  const end = new IntersectionObserver(([entry]) => entry.isIntersecting && showMore(wall), { rootMargin: "1500px" });
+  end.observe(wall.querySelector(".end"));
   wall.addEventListener("click", (event) => {
-    const figure = event.target.closest("figure");
+    const figure = event.target.closest("figure:not(.absent)");
     if (!figure || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     open(figure.closest(".edit"), figure.dataset.label);
@@ -145,9 +261,11 @@ for (const wall of document.querySelectorAll(".wall")) {
   wall.addEventListener("keydown", (event) => {
     const edit = event.target.closest(".edit");
     if (!edit || event.target !== edit) return;
-    const edits = visibleEdits(wall);
+    const edits = editsOf(wall);
     const by = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
-    if (by) edits[edits.indexOf(edit) + by]?.focus();
+    const next = by && edits[edits.indexOf(edit) + by];
+    if (by && next) bringUp(next);
+    else if (by) return;
     else if (event.key === "Enter") open(edit);
     else if (event.key === " ") flickOnWall(edit);
     else return;
@@ -177,12 +295,13 @@ viewer.addEventListener("keydown", (event) => {
   if (event.key === "ArrowLeft") step(-1);
   else if (event.key === "ArrowRight") step(1);
   else if (event.key === " " && event.target.tagName !== "BUTTON") flick();
+  else if (/^[1-9]$/.test(event.key) && !event.ctrlKey && !event.metaKey && !event.altKey) showRight(Number(event.key));
   else return;
   event.preventDefault();
 });
 viewer.addEventListener("close", () => {
   remember("open", "");
-  opened?.focus();
+  if (opened) bringUp(opened);
 });
 viewer.querySelector(".compare").addEventListener("pointermove", (event) => {
   if (event.pointerType === "mouse" && !event.buttons) return;
