@@ -104,8 +104,8 @@ DETECT = (
     '"COMMAND: subject, [x0, y0, x1, y1]". COMMAND is ADD for an object that only the second image shows, '
     "REMOVE for one that only the first image shows, and EDIT for one that looks different or was replaced "
     "by another. The subject names the object in a few words. The numbers are the left, top, right and "
-    "bottom edges of the box around it, as shares of the width and height from 0 to 1. If the images show the "
-    "same, answer: no change"
+    "bottom edges of the box around it, as shares of the width and height from 0 to 1. If the images show "
+    "the same, answer: no change"
 )
 JUDGE = (
     'The second image is an edited version of the first one; the editor was told: "{instruction}". '
