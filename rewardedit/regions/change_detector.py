@@ -46,7 +46,7 @@ class ChangeDetector(nn.Module):
         """Finds the differences of each row."""
         source = batch.source.float()
         edited = batch.edited.detach().float()
-        changes = change_mask(source, edited, grow=0)[:, 0]
+        changes = change_mask(source, edited)[:, 0]
         named = self._objects(source, edited, batch.instruction)
         before = oklab(source)
         after = oklab(edited)
