@@ -171,7 +171,10 @@ class Dice(Scorer):
         return found
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        analyses = self.analyse(batch)
+        return self.scores_of(batch, self.analyse(batch))
+
+    def scores_of(self, batch: EditBatch, analyses: Sequence[Analysis]) -> Scores:
+        """Scores of edits that are already analysed."""
         h, w = batch.edited.shape[-2:]
         values: dict[str, list[float]] = {name: [] for name in ("score", *PARTS)}
         for analysis, instruction in zip(analyses, batch.instruction, strict=True):

@@ -10,7 +10,8 @@ from rewardedit.batch import EditBatch
 from rewardedit.cli import main
 from rewardedit.images import to_pil
 from rewardedit.reports.captioned import GAP, TEXT, captioned, wrap
-from rewardedit.reports.explain import COLOURS, SIDE, explain
+from rewardedit.reports.explain import COLOURS, explain
+from rewardedit.reports.marked import SIDE
 from rewardedit.reports.verdict import verdict
 from rewardedit.shapes import Shapes
 from tests.region_models import save_detector, save_segmenter
@@ -28,7 +29,7 @@ def one(samples, i: int, edited: torch.Tensor) -> EditBatch:
 
 def test_boxes_are_drawn_where_the_objects_are(samples):
     i = samples.edit_type.index("replace")
-    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    page = explain(scorer_of(samples), one(samples, i, samples.target)).image()
     assert page.width == 3 * SIDE + 4 * GAP
     scale = SIDE / 64
     top = TEXT + 2 * GAP
@@ -42,7 +43,7 @@ def test_boxes_are_drawn_where_the_objects_are(samples):
 
 def test_what_may_change_lies_under_a_veil(samples):
     i = samples.edit_type.index("remove")
-    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    page = explain(scorer_of(samples), one(samples, i, samples.target)).image()
     left = 3 * GAP + 2 * SIDE
     top = TEXT + 2 * GAP
     x0, y0, x1, y1 = samples.boxes[i, 0].tolist()
@@ -56,10 +57,10 @@ def test_what_may_change_lies_under_a_veil(samples):
 
 def test_an_edit_without_a_score_is_drawn_too(samples):
     i = samples.edit_type.index("add")
-    page = explain(scorer_of(samples), one(samples, i, samples.source))
+    page = explain(scorer_of(samples), one(samples, i, samples.source)).image()
     assert page.height > SIDE
     batch = EditBatch(samples.source[:1], ["xyzzy"], samples.target[:1])
-    assert explain(scorer_of(samples), batch).size[0] == page.size[0]
+    assert explain(scorer_of(samples), batch).image().size[0] == page.size[0]
     with pytest.raises(ValueError, match="expected one edit; got 2"):
         explain(scorer_of(samples), EditBatch(samples.source[:2], ["a", "b"], samples.target[:2]))
 
@@ -113,7 +114,7 @@ def test_the_command_draws_one_edit(samples, bpm, tmp_path, capsys):
     assert Image.open(out).width == 3 * SIDE + 4 * GAP
     assert "modify" in capsys.readouterr().out
     assert main(["score", *pair, "--scorer", "l1", "--explain", str(out)]) == 2
-    assert "expected the scorer bpm; got L1" in capsys.readouterr().err
+    assert "expected the scorer bpm or dice; got L1" in capsys.readouterr().err
     assert main(["score", *pair, "--scorer", "l1", "l2", "--explain", str(out)]) == 2
     assert "--explain: expected one edit and one scorer" in capsys.readouterr().err
 
