@@ -72,7 +72,7 @@ class DiceD(Sequence):
         """The differences of a row, in the order of the file.
 
         Raises:
-            ValueError: if one has no operation, box or text of its own, or coherent is neither true nor false.
+            ValueError: if one has no operation, box or text, or coherent is neither true nor false.
         """
         records = self.marked[index]
         return [_difference(record, f"edit {index}, difference {i}") for i, record in enumerate(records)]

@@ -55,19 +55,23 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     record = _record(batch, scores)
     shown = [f"{name} {value:.2f}" for name, value in record["parts"].items() if value is not None]
     parts = {name: float(part[0]) for name, part in scores.parts.items()}
-    lines = [
-        batch.instruction[0],
-        verdict(scorer, float(scores.score[0]), parts, scores.reason[0]),
-        f"Read as: {_asked(parsed)}",
-        *([f"Parts, higher is better: {', '.join(shown)}"] if shown else []),
-    ]
+    said = verdict(scorer, float(scores.score[0]), parts, scores.reason[0])
+    details = [f"Parts, higher is better: {', '.join(shown)}"] if shown else []
     objects = [
         {"object": mark.label, "box": list(mark.box), "image": image}
         for image, marks in (("source", before), ("edited", after))
         for mark in marks
     ]
     table = {name: {"value": value} for name, value in record["parts"].items()}
-    return Explanation(f"BPM: {batch.instruction[0]}", panels, lines, table, {**record, "objects": objects})
+    return Explanation(
+        "BPM",
+        batch.instruction[0],
+        panels,
+        [said, f"Read as: {_asked(parsed)}"],
+        details,
+        table,
+        {**record, "objects": objects},
+    )
 
 
 def _marks(kind: str, parsed: Parsed, found: Instances | None) -> list[Mark]:
@@ -114,14 +118,14 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
     ]
     table = _difference_rows(analysis)
     record = _record(batch, scores) | {"differences": list(table.values())}
-    lines = [batch.instruction[0], _dice_verdict(scores, analysis)]
+    details = []
     for name, row in table.items():
-        said = f" ({row['reason']})" if row["reason"] else ""
-        lines.append(
-            f"{name}. {row['command']} {row['subject']}, {row['confidence']:.2f}: {row['judgement']}{said}"
-        )
+        said = f": {row['reason']}" if row["reason"] else ""
+        found = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
+        details.append(f"{name}. {found}, {row['judgement']}{said}")
     shown = {name: {k: v for k, v in row.items() if k != "box"} for name, row in table.items()}
-    return Explanation(f"DICE: {batch.instruction[0]}", panels, lines, shown, record)
+    verdict_line = _dice_verdict(scores, analysis)
+    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, shown, record)
 
 
 def _difference_marks(analysis: Analysis, height: int, width: int) -> list[Mark]:
@@ -160,7 +164,7 @@ def _dice_verdict(scores: Scores, analysis: Analysis) -> str:
         return f"Nothing changed ({score})."
     found = f"{n} difference{'s' if n > 1 else ''}, {len(analysis.coherent)} asked for"
     unwanted = float(scores.parts["unwanted_area"][0])
-    return f"{found} ({score}); {unwanted:.0%} of the image changed without being asked for."
+    return f"{found} ({score}); {100 * unwanted:.0f} % of the image changed without being asked for."
 
 
 def _record(batch: EditBatch, scores: Scores) -> dict[str, Any]:

@@ -34,15 +34,17 @@ class Mark:
 class Explanation:
     """An explanation of one edit's score."""
 
-    title: str
+    scorer: str  # its name for people
+    instruction: str
     panels: Sequence[tuple[str, Image.Image]]  # images with their titles
-    lines: Sequence[str]
+    lines: Sequence[str]  # the verdict, and what it rests on
+    details: Sequence[str]  # what the table holds, as lines below the image
     table: Mapping[str, Mapping[str, float | str | None]]  # rows of the page's table, by name
-    record: Mapping[str, Any]  # the same for programs
+    record: Mapping[str, Any]  # all of it for programs
 
     def image(self) -> Image.Image:
         """The panels side by side, the lines below."""
-        return captioned(self.panels, self.lines)
+        return captioned(self.panels, [self.instruction, *self.lines, *self.details])
 
     def save(self, path: Path) -> None:
         """Writes an image (.png), a page with its images beside it (.html), or the record (.json).
@@ -59,12 +61,13 @@ class Explanation:
             self.image().save(path)
 
     def _page(self) -> Report:
-        report = Report(self.title)
+        title = f"{self.scorer}: {self.instruction}"
+        report = Report(title)
         for line in self.lines:
             report.text(line)
         images = [WallImage(title, to_tensor(panel, 3)) for title, panel in self.panels]
         wall = Wall()
-        wall.add(WallEdit(self.title, images))
+        wall.add(WallEdit(self.instruction, images))
         report.wall("", wall)
         if self.table:
             report.table("", self.table)
