@@ -148,6 +148,7 @@ class VlmCoherence(nn.Module):
         """Judges each difference of one edit."""
         if not differences:
             return []
+        self.dice.vlm.note_cut([instruction], "dice")
         plain = without(self.reserved, instruction)
         settings = self.dice.format
         texts = []

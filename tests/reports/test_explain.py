@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image, ImageFont
 
+from rewardedit import load_scorer
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
 from rewardedit.images import to_pil
@@ -130,3 +131,54 @@ def test_an_edit_can_be_restricted_to_what_bpm_locates(samples, bpm, tiny_editor
     assert set(mask.getdata()) == {0, 255}  # a place was found, and it is not the whole image
     assert main(["edit", *asked, "--mask", "{l1: {}}", "--overwrite"]) == 2
     assert "expected auto, bpm with its options, or a mask file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def changed() -> EditBatch:
+    """An added square that is asked for, and a removed one that is not."""
+    source = torch.full((1, 3, 64, 96), 0.5)
+    edited = source.clone()
+    edited[:, 0, 8:24, 64:80] = 1.0
+    source[:, 2, 40:56, 8:24] = 1.0
+    return EditBatch(source, ["add a red square"], edited)
+
+
+def test_dice_draws_differences_in_three_colours(changed):
+    scorer = load_scorer("dice", detector="change", coherence="rules")
+    explanation = explain(scorer, changed)
+    page = explanation.image()
+    scale = SIDE / 96
+    top = TEXT + 2 * GAP
+    (added, removed) = sorted(explanation.record["differences"], key=lambda one: one["command"])
+    for number, one_found, colour in ((1, added, (255, 0, 0)), (0, removed, (0, 0, 255))):
+        x0, _, x1, y1 = one_found["box"]
+        left = GAP + number * (SIDE + GAP)
+        at = (round(left + scale * 96 * (x0 + x1) / 2), round(top + scale * 64 * y1) - 2)
+        assert page.getpixel(at) == colour
+    veil = (round(3 * GAP + 2 * SIDE + scale * 16), round(top + scale * 48))
+    red, green, _ = page.getpixel(veil)
+    assert red > green + 60
+    assert explanation.lines[0].startswith("2 differences, 1 asked for (DICE 0.")
+    assert any("not asked for: the instruction asks for ADD" in line for line in explanation.details)
+    same = explain(scorer, EditBatch(changed.source, ["add a cup"], changed.source))
+    assert same.lines == ["Nothing changed (DICE 0.00 of 1)."]
+    unread = explain(scorer, EditBatch(changed.source, ["xyzzy"], changed.edited))
+    assert unread.lines[0].startswith("No score: coherence: instruction 'xyzzy'")
+
+
+def test_an_explanation_is_a_page_or_json_too(changed, tmp_path, capsys):
+    for name, image in (("a.png", changed.source[0]), ("b.png", changed.edited[0])):
+        to_pil(image).save(tmp_path / name)
+    pair = [str(tmp_path / "a.png"), str(tmp_path / "b.png"), "add a <b>red</b> square"]
+    dice = "{dice: {detector: change, coherence: rules}}"
+    for name in ("why.html", "why.json"):
+        assert main(["score", *pair, "--scorer", dice, "--explain", str(tmp_path / name)]) == 0
+    page = (tmp_path / "why.html").read_text()
+    assert "not asked for" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>red" not in page
+    assert (tmp_path / "why-images").is_dir()
+    record = json.loads((tmp_path / "why.json").read_text())
+    assert [one["command"] for one in record["differences"]] == ["ADD", "REMOVE"]
+    assert main(["score", *pair, "--scorer", dice, "--explain", str(tmp_path / "why.txt")]) == 2
+    assert "expected a name that ends in .png, .html, .json" in capsys.readouterr().err
