@@ -90,8 +90,9 @@ def _difference(record: dict[str, Any], name: str) -> MarkedDifference:
     text = SUBJECT.fullmatch(require_text(record, "complete_difference", name))
     subject = plain_subject(text[1]) if text else ""
     confidence = record.get("confidence")
-    known = _is_number(confidence) and 0 <= confidence <= 1
-    difference = Difference(command, subject, _box(record, name), float(confidence) if known else 1.0)
+    if not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
+        confidence = 1.0
+    difference = Difference(command, subject, _box(record, name), float(confidence))
     coherent = record.get("coherent")
     if coherent is not None and not isinstance(coherent, bool):
         raise ValueError(f"{name}: coherent: expected true or false; got {printable(str(coherent), 40)}")
