@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import numpy as np
@@ -63,7 +64,7 @@ def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
     """
     if len(found) != len(truth):
         raise ValueError(f"found: expected boxes of {len(truth)} images; got {len(found)}")
-    kinds = dict.fromkeys(kind(one) for image in truth for one in image)
+    kinds = dict.fromkeys(map(kind, chain.from_iterable(truth)))
     matches = []
     for name in kinds:
         confidence: list[float] = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,15 +72,19 @@ def detection_table(
     for name, kind in (("agnostic", lambda one: ""), ("aware", lambda one: one.command)):
         estimate, at_50 = average_precision(found, true, kind, cluster, resamples)
         table[name] = estimate.as_dict("ap") | {"ap50": at_50}
-    for command in sorted({one.command for row in true for one in row}):
-        own = [[one for one in row if one.command == command] for row in found]
-        wanted = [[one for one in row if one.command == command] for row in true]
+    for command in sorted({one.command for one in chain.from_iterable(true)}):
+        own = [_of_command(row, command) for row in found]
+        wanted = [_of_command(row, command) for row in true]
         estimate, at_50 = average_precision(own, wanted, cluster=cluster, resamples=resamples)
         table[command] = estimate.as_dict("ap") | {"ap50": at_50}
     items = sum(detection.items for detection in detections)
     table["invalid"] = float(np.mean([detection.reason is not None for detection in detections]))
     table["dropped"] = sum(detection.dropped for detection in detections) / items if items else 0.0
     return table
+
+
+def _of_command(differences: Iterable[Difference], command: str) -> list[Difference]:
+    return [one for one in differences if one.command == command]
 
 
 def false_alarms(detections: Sequence[Detection], cluster: Clusters | None = None) -> Estimate:

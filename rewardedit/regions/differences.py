@@ -50,12 +50,12 @@ class DifferenceDetector(Protocol):
         ...
 
 
-def pixel_boxes(boxes: Sequence[Box], height: int, width: int) -> Float[Tensor, "k 4"]:
-    """Boxes in shares as boxes in pixels of an image of this size; 0 × 4 for none."""
-    shares = torch.tensor(list(boxes), dtype=torch.float64).reshape(-1, 4)
+def pixel_boxes(differences: Sequence[Difference], height: int, width: int) -> Float[Tensor, "k 4"]:
+    """Boxes of differences in pixels of an image of this size."""
+    shares = torch.tensor([one.box for one in differences], dtype=torch.float64).reshape(-1, 4)
     return (shares * shares.new_tensor([width, height, width, height])).float()
 
 
-def covered(boxes: Sequence[Box], height: int, width: int) -> Bool[Tensor, "h w"]:
-    """Mask of the pixels that lie in any of the boxes; each box covers at least one pixel."""
-    return filled(pixel_boxes(boxes, height, width), (height, width)).any(0)
+def covered(differences: Sequence[Difference], height: int, width: int) -> Bool[Tensor, "h w"]:
+    """Mask of the pixels that lie in the box of any difference; each box covers at least one pixel."""
+    return filled(pixel_boxes(differences, height, width), (height, width)).any(0)

@@ -57,11 +57,9 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     parts = {name: float(part[0]) for name, part in scores.parts.items()}
     said = verdict(scorer, float(scores.score[0]), parts, scores.reason[0])
     details = [f"Parts, higher is better: {', '.join(shown)}"] if shown else []
-    objects = [
-        {"object": mark.label, "box": list(mark.box), "image": image}
-        for image, marks in (("source", before), ("edited", after))
-        for mark in marks
-    ]
+    objects = []
+    for image, marks in (("source", before), ("edited", after)):
+        objects += [{"object": mark.label, "pixels": list(mark.box), "image": image} for mark in marks]
     table = {name: {"value": value} for name, value in record["parts"].items()}
     return Explanation(
         "BPM",
@@ -110,26 +108,28 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
             before.append(mark)
         if command != "REMOVE":
             after.append(mark)
-    unwanted = covered([one.box for one in analysis.incoherent] if analysis.verdicts else [], h, w)
+    unwanted = covered(analysis.incoherent, h, w)
     panels = [
         ("source", panel(batch.source, before)),
         ("edited", panel(edited, after)),
         ("not asked for", panel(veiled(edited, unwanted.to(edited.device)), [])),
     ]
     table = _difference_rows(analysis)
-    record = _record(batch, scores) | {"differences": list(table.values())}
+    pixels = pixel_boxes(analysis.differences, h, w).tolist()
+    rows = [{**row, "pixels": box} for row, box in zip(table.values(), pixels, strict=True)]
+    record = _record(batch, scores) | {"differences": rows}
     details = []
     for name, row in table.items():
         said = f": {row['reason']}" if row["reason"] else ""
         found = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
         details.append(f"{name}. {found}, {row['judgement']}{said}")
-    shown = {name: {k: v for k, v in row.items() if k != "box"} for name, row in table.items()}
+        del row["box"]
     verdict_line = _dice_verdict(scores, analysis)
-    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, shown, record)
+    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, table, record)
 
 
 def _difference_marks(analysis: Analysis, height: int, width: int) -> list[Mark]:
-    boxes = pixel_boxes([one.box for one in analysis.differences], height, width).tolist()
+    boxes = pixel_boxes(analysis.differences, height, width).tolist()
     marks = []
     for number, (one, box) in enumerate(zip(analysis.differences, boxes, strict=True), 1):
         marks.append(Mark(tuple(box), FRAMES[one.command], f"{number} {one.command} {one.subject}"[:28]))

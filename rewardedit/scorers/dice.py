@@ -55,7 +55,7 @@ class Analysis:
         return self._judged(False)
 
     def _judged(self, coherent: bool) -> list[Difference]:
-        pairs = zip(self.differences, self.verdicts, strict=True)
+        pairs = zip(self.differences, self.verdicts, strict=False)  # there may be no verdicts
         return [difference for difference, verdict in pairs if verdict.coherent is coherent]
 
 
@@ -236,7 +236,7 @@ def measures(analysis: Analysis, asked: bool, height: int, width: int) -> dict[s
 
 def area(differences: Sequence[Difference], height: int, width: int) -> int:
     """Number of pixels, of an image of this size, in the union of the boxes."""
-    return int(covered([difference.box for difference in differences], height, width).sum())
+    return int(covered(differences, height, width).sum())
 
 
 def _parts_of(checkpoint: str | None, detector: Any, coherence: Any) -> tuple[Any, Any]:

@@ -71,7 +71,7 @@ class DiceClip(ClipScorer):
     def masks(self, kept: Sequence[Sequence[Difference]], image: Tensor) -> Bool[Tensor, "b h w"]:
         """Masks of the boxes of each row's differences, in images (b, 3, h, w)."""
         h, w = image.shape[-2:]
-        rows = [covered([difference.box for difference in row], h, w) for row in kept]
+        rows = [covered(row, h, w) for row in kept]
         return torch.stack(rows).to(image.device)
 
 
@@ -86,9 +86,7 @@ class DiceClipI(DiceClip):
         analyses = self.dice.analyse(batch)
         source = batch.source.float()
         edited = batch.edited.float()
-        regions = self.masks(
-            [analysis.coherent if not analysis.reason else () for analysis in analyses], source
-        )
+        regions = self.masks([analysis.coherent for analysis in analyses], source)
         paint = mean_colour(source, regions) if self.fill == "mean" else None
         seen = self.image_features(masked(source, regions, paint))
         kept = self.image_features(masked(edited, regions, paint))
@@ -106,9 +104,7 @@ class DiceClipT(DiceClip):
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         analyses = self.dice.analyse(batch)
         edited = batch.edited.float()
-        regions = self.masks(
-            [analysis.incoherent if not analysis.reason else () for analysis in analyses], edited
-        )
+        regions = self.masks([analysis.incoherent for analysis in analyses], edited)
         paint = mean_colour(edited, regions) if self.fill == "mean" else None
         seen = self.image_features(masked(edited, regions, paint))
         texts = self.text_features(target_texts(batch))

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.language.answers import normalised, one_line
+from rewardedit.language.answers import normalised, one_line, quoted
 from rewardedit.language.vlm import Turn
 from rewardedit.regions.differences import COMMANDS, Box, Difference
 from rewardedit.regions.frames import FRAMES, framed
@@ -84,17 +84,19 @@ class DiceFormat:
         """The format that a file of settings holds.
 
         Raises:
-            ValueError: on an unknown setting.
+            ValueError: on an unknown setting, or a value of another type.
         """
-        unknown = set(settings) - set(cls.__dataclass_fields__)
+        unknown = set(settings) - set(TYPES)
         if unknown:
-            raise ValueError(
-                f"{DICE_SETTINGS}: expected {', '.join(cls.__dataclass_fields__)}; got {sorted(unknown)}"
-            )
+            raise ValueError(f"{DICE_SETTINGS}: expected {', '.join(TYPES)}; got {sorted(unknown)}")
+        for name, value in settings.items():
+            if type(value) not in TYPES[name]:
+                raise ValueError(f"{DICE_SETTINGS}: {name}: expected another type; got {quoted(str(value))}")
         return cls(**settings)
 
 
 DICE_SETTINGS = "dice.json"
+TYPES = {"prompts": (str,), "decimals": (int,), "rationale": (bool,), "base": (str, type(None))}
 DETECT = (
     "The second image is an edited version of the first one. Find every object that was added, removed or "
     "changed. Answer with a list of texts, one for each difference, in the form "

@@ -76,7 +76,7 @@ def test_the_score_is_the_share_of_area_that_is_asked_for():
 def test_overlapping_boxes_count_once():
     twice = (one(), one("EDIT"), one("REMOVE", (0.5, 0.5, 1.0, 1.0)))
     assert measures(Analysis(twice, (NO, NO, YES), 0), True, 10, 10)["score"] == 0.5
-    assert int(covered([one().box, one().box], 10, 10).sum()) == 25
+    assert int(covered([one(), one()], 10, 10).sum()) == 25
 
 
 def test_no_change_is_a_failure_only_if_something_was_asked():

@@ -198,6 +198,9 @@ def test_unknown_settings_of_texts_are_refused():
     assert DiceFormat.of({"prompts": "short", "decimals": 2}) == DiceFormat("short", 2)
     with pytest.raises(ValueError, match=r"dice.json: expected prompts, decimals, .*; got \['colour'\]"):
         DiceFormat.of({"colour": 1})
+    for settings_of_others in ({"prompts": []}, {"decimals": True}, {"rationale": "yes"}, {"base": 1}):
+        with pytest.raises(ValueError, match="expected another type"):
+            DiceFormat.of(settings_of_others)
     with pytest.raises(ValueError, match="prompts: expected one of full, code, short; got 'long'"):
         DiceFormat.of({"prompts": "long"})
     with pytest.raises(ValueError, match="decimals: expected 1 to 6; got 0"):
