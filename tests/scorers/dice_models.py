@@ -32,7 +32,7 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
     return source, edited
 
 
-def save_dice_vlm(folder: str, kind: str = "llava_next", steps: int = 60) -> str:
+def save_dice_vlm(folder: str, kind: str = "llava_next", steps: int = 45) -> str:
     """Saves a model that answers `FOUND` and `JUDGED`."""
     save_vlm(folder, kind)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -61,10 +61,12 @@ def teach(vlm: Vlm, steps: int) -> None:
     model = vlm.model.requires_grad_(True).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     end = vlm.processor.tokenizer.eos_token
+    examples = []
+    for prompt, seen, answer in asked:
+        begin = vlm.inputs([prompt], seen)["input_ids"].shape[1]
+        examples.append((vlm.inputs([prompt + answer + end], seen), begin))
     for _ in range(steps):
-        for prompt, seen, answer in asked:
-            inputs = vlm.inputs([prompt + answer + end], seen)
-            begin = vlm.inputs([prompt], seen)["input_ids"].shape[1]
+        for inputs, begin in examples:
             logits = model(**inputs).logits[0, begin - 1 : -1]
             loss = torch.nn.functional.cross_entropy(logits, inputs["input_ids"][0, begin:])
             optimizer.zero_grad()

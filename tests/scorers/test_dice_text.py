@@ -26,7 +26,7 @@ from rewardedit.scorers.dice_text import (
     plain_subject,
 )
 
-FEW = 100
+FEW = 60
 both = pytest.mark.parametrize("cases", [FEW, pytest.param(6000, marks=pytest.mark.slow)])
 ANY_TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=60)
 LIKELY = st.sampled_from(
