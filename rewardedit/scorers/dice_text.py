@@ -1,0 +1,253 @@
+"""DICE's texts: differences as a model writes and reads them, the questions, and the judgement's answer.
+
+A detector answers with a list of texts, one a difference, such as
+
+    ["ADD: red cup, [0.120, 0.340, 0.560, 0.780]", "EDIT: the dog's collar, [0, 0.5, 0.25, 1]"]
+
+or "no change". Boxes are x0, y0, x1, y1 in shares of the image's width and height, y downwards; the box of a
+removed object is where it was.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from rewardedit.language.answers import normalised, one_line
+from rewardedit.language.vlm import Turn
+
+Command = Literal["ADD", "REMOVE", "EDIT"]
+COMMANDS: tuple[Command, ...] = get_args(Command)
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in [0, 1]
+WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
+NO_CHANGE = "no change"
+# Characters that have a meaning in an answer, so that no subject holds them; apostrophes and commas are kept.
+REPLACED = str.maketrans({'"': "'", "[": "(", "]": ")", **dict.fromkeys("{}<>*_`\\◁▷", " ")})
+
+_NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
+_BOX = rf"[\[(]{','.join([_NUMBER] * 4)}[\])]"
+_DIFFERENCE = re.compile(rf"\s*({'|'.join(COMMANDS)})\s*:\s*(.*\S)\s*,\s*{_BOX}\s*", re.IGNORECASE)
+_ITEM = re.compile(r"""\s*(["'])(.*?)\1\s*(?:,(?=\s*["'])|$)""", re.DOTALL)
+_LIST = re.compile(r"\s*\[(.*)\]\s*\.?\s*", re.DOTALL)
+_NOTHING = re.compile(r"""[\[\s"']*no[ -]?changes?[\]\s"'.!]*""", re.IGNORECASE)
+_DECISION = re.compile(r"decision\s*:\s*(yes|no)\b", re.IGNORECASE)
+_REASONING = re.compile(r"reasoning\s*:\s*(.*?)\s*(?=decision\s*:|$)", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference between two images."""
+
+    command: Command  # EDIT: the object is still there, or another is in its place
+    subject: str  # the object in a few words, in the form of `plain_subject`
+    box: Box  # the place of the object, in shares of the image
+    confidence: float = 1.0  # in [0, 1]; not part of the text
+
+
+@dataclass(frozen=True)
+class ParsedAnswer:
+    """A detector's answer, as it was read."""
+
+    text: str  # the answer in plain form, as `normalised` makes it
+    differences: tuple[Difference, ...]
+    starts: tuple[int, ...]  # where the command of each difference begins in `text`
+    items: int  # texts in the list, readable or not
+    says_no_change: bool = False
+
+    @property
+    def dropped(self) -> int:
+        """Number of items that are not differences."""
+        return self.items - len(self.differences)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The answer of a coherence estimator."""
+
+    coherent: bool | None  # None if the answer is neither yes nor no, or both
+    reason: str
+
+
+@dataclass(frozen=True)
+class DiceFormat:
+    """The texts that a checkpoint was trained on; stored beside it in the file `DICE_SETTINGS`."""
+
+    prompts: Literal["full", "short"] = "full"
+    decimals: int = 3  # of the coordinates
+    rationale: bool = True  # the judgement gives its reason before the decision
+
+    def __post_init__(self) -> None:
+        if self.prompts not in PROMPTS:
+            raise ValueError(f"prompts: expected one of {', '.join(PROMPTS)}; got {self.prompts!r}")
+        if self.decimals not in range(1, 7):
+            raise ValueError(f"decimals: expected 1 to 6; got {self.decimals!r}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "DiceFormat":
+        """The format that a file of settings holds.
+
+        Raises:
+            ValueError: on an unknown setting.
+        """
+        unknown = set(settings) - set(cls.__dataclass_fields__)
+        if unknown:
+            raise ValueError(
+                f"{DICE_SETTINGS}: expected {', '.join(cls.__dataclass_fields__)}; got {sorted(unknown)}"
+            )
+        return cls(**settings)
+
+
+DICE_SETTINGS = "dice.json"
+DETECT = (
+    "The second image is an edited version of the first one. Find every object that was added, removed or "
+    "changed. Answer with a list of texts, one for each difference, in the form "
+    '"COMMAND: subject, [x0, y0, x1, y1]". COMMAND is ADD for an object that only the second image shows, '
+    "REMOVE for one that only the first image shows, and EDIT for one that looks different or was replaced "
+    "by another. The subject names the object in a few words. The numbers are the left, top, right and "
+    "bottom edges of the box around it, as shares of the width and height from 0 to 1. If the images show "
+    "the same, answer: no change"
+)
+JUDGE = (
+    'The second image is an edited version of the first one; the editor was told: "{instruction}". '
+    "A frame marks one of the differences, {difference}. Is the difference within the frame what the "
+    "instruction asks for? Look at the frame alone: whether the rest of the instruction was carried out does "
+    "not matter. The decision is NO if anything within the frame changed that was not asked for. "
+)
+WITH_REASON = "Answer in the form: Reasoning: one sentence. Decision: YES or NO"
+WITHOUT_REASON = "Answer in the form: Decision: YES or NO"
+# Short prompts are for small models, which read few tokens and have been trained on nothing else.
+PROMPTS = {
+    "full": {"detect": DETECT, "judge": JUDGE, True: WITH_REASON, False: WITHOUT_REASON},
+    "short": {
+        "detect": "list the differences.",
+        "judge": '{difference}: was it asked for by "{instruction}"?',
+        True: "",
+        False: "",
+    },
+}
+
+
+def plain_subject(text: str) -> str:
+    """A subject as an answer can hold it: one line, without quotation marks, brackets or markup."""
+    return one_line(normalised(one_line(text)).translate(REPLACED))
+
+
+def format_box(box: Box, decimals: int = 3) -> str:
+    """A box as text, such as "[0.120, 0.340, 0.560, 0.780]"; each side is at least one step of the last
+    decimal.
+    """
+    steps = 10**decimals
+    x0, y0, x1, y1 = (min(max(round(edge * steps), 0), steps) for edge in box)
+    x0, y0 = min(x0, steps - 1), min(y0, steps - 1)
+    x1, y1 = max(x1, x0 + 1), max(y1, y0 + 1)
+    return f"[{', '.join(f'{edge / steps:.{decimals}f}' for edge in (x0, y0, x1, y1))}]"
+
+
+def format_difference(difference: Difference, decimals: int = 3) -> str:
+    """A difference as text, such as "ADD: red cup, [0.120, 0.340, 0.560, 0.780]".
+
+    Raises:
+        ValueError: if nothing is left of its subject.
+    """
+    subject = plain_subject(difference.subject)
+    if not subject:
+        raise ValueError(f"subject: expected a name of the object; got {difference.subject!r}")
+    return f"{difference.command}: {subject}, {format_box(difference.box, decimals)}"
+
+
+def format_differences(differences: Iterable[Difference], decimals: int = 3) -> str:
+    """The answer of a detector that found these differences."""
+    items = [f'"{format_difference(difference, decimals)}"' for difference in differences]
+    return f"[{', '.join(items)}]" if items else NO_CHANGE
+
+
+def parse_differences(answer: str) -> ParsedAnswer:
+    """Reads a detector's answer.
+
+    The whole answer is a list of quoted texts, each "COMMAND: subject, [x0, y0, x1, y1]" in any case and with
+    round or square brackets, or it says "no change". Nothing is guessed: an item of another form, or whose
+    box is empty or not within [0, 1], is dropped. An answer that is no list has no items.
+    """
+    text = normalised(answer)
+    if _NOTHING.fullmatch(text):
+        return ParsedAnswer(text, (), (), 0, says_no_change=True)
+    whole = _LIST.fullmatch(text)
+    if whole is None:
+        return ParsedAnswer(text, (), (), 0)
+
+    differences: list[Difference] = []
+    starts: list[int] = []
+    items = 0
+    place, end = whole.span(1)
+    while text[place:end].strip():
+        items += 1
+        item = _ITEM.match(text, place, end)
+        if item is None:  # not a quoted text: nothing after it can be told apart
+            break
+        place = item.end()
+        command = _DIFFERENCE.fullmatch(item[2])
+        difference = None if command is None else _difference(command)
+        if command is not None and difference is not None:
+            differences.append(difference)
+            starts.append(item.start(2) + command.start(1))
+    return ParsedAnswer(text, tuple(differences), tuple(starts), items)
+
+
+def _difference(match: re.Match[str]) -> Difference | None:
+    """The difference of an item; None if its box is not one, or it has no subject."""
+    x0, y0, x1, y1 = map(float, match.groups()[2:])
+    subject = plain_subject(match[2].replace("\\'", "'"))
+    if not subject or not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
+        return None
+    (command,) = (name for name in COMMANDS if name == match[1].upper())
+    return Difference(command, subject, (x0, y0, x1, y1))
+
+
+def detection_chat(prompts: str = "full") -> list[Turn]:
+    """The chat of the detector: source, edited image, then the question; the instruction is not shown."""
+    return [_user([*_images(), _text(PROMPTS[prompts]["detect"])])]
+
+
+def coherence_chat(
+    instruction: str, difference: Difference, settings: DiceFormat | None = None
+) -> list[Turn]:
+    """The chat of the coherence estimator: source, edited image with the difference framed, then the
+    question.
+    """
+    return [_user([*_images(), _text(coherence_question(instruction, difference, settings))])]
+
+
+def coherence_question(instruction: str, difference: Difference, settings: DiceFormat | None = None) -> str:
+    """The question to the coherence estimator about one difference."""
+    settings = settings or DiceFormat()
+    texts = PROMPTS[settings.prompts]
+    named = f"{difference.command}: {plain_subject(difference.subject)}"
+    return (texts["judge"] + texts[settings.rationale]).format(instruction=instruction, difference=named)
+
+
+def format_judgement(coherent: bool, reason: str = "") -> str:
+    """The answer of a coherence estimator, such as "Reasoning: no dog was asked for. Decision: NO"."""
+    decision = f"Decision: {'YES' if coherent else 'NO'}"
+    reason = one_line(reason)
+    return f"Reasoning: {reason} {decision}" if reason else decision
+
+
+def parse_judgement(answer: str) -> Judgement:
+    """Reads the answer of a coherence estimator; the decision is None unless there is exactly one."""
+    text = normalised(answer)
+    decisions = {match.lower() for match in _DECISION.findall(text)}
+    reasoning = _REASONING.search(text)
+    reason = "" if reasoning is None else one_line(reasoning[1])
+    return Judgement(decisions == {"yes"} if len(decisions) == 1 else None, reason)
+
+
+def _images() -> list[Turn]:
+    return [{"type": "image"}, {"type": "image"}]
+
+
+def _text(text: str) -> Turn:
+    return {"type": "text", "text": text}
+
+
+def _user(content: list[Turn]) -> Turn:
+    return {"role": "user", "content": content}
