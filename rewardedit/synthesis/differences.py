@@ -1,0 +1,6 @@
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class PairsConfig:
+    annotations: str = ""
+def make_pairs(*a): ...
+def require_pairs(*a): ...
