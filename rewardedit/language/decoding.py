@@ -9,7 +9,9 @@ from torch import Tensor
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 
 
-def answer_greedily(model: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> tuple[Tensor, list[bool]]:
+def answer_greedily(
+    model: Any, inputs: dict[str, Tensor], max_new_tokens: int, repetition_penalty: float = 1.0
+) -> tuple[Tensor, list[bool]]:
     """Tokens of the greedily decoded answers (b, n), and for each answer True if it was cut off: it has
     `max_new_tokens` tokens and none of them ends it.
 
@@ -22,7 +24,8 @@ def answer_greedily(model: Any, inputs: dict[str, Tensor], max_new_tokens: int) 
     tokens = {name: getattr(model.generation_config, name) for name in TOKENS}
     asked = copy.copy(model)
     asked.generation_config = GenerationConfig(**tokens)
-    made = asked.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False)
+    limits = {"max_new_tokens": max_new_tokens, "repetition_penalty": repetition_penalty}
+    made = asked.generate(**inputs, **limits, do_sample=False)
     answers = made[:, inputs["input_ids"].shape[1] :]
     if answers.shape[1] < max_new_tokens:
         return answers, [False] * len(answers)

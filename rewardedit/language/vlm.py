@@ -87,18 +87,27 @@ class Vlm:
         limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", 2**31)
         note_cut(self.processor.tokenizer, texts, limit, reader)
 
-    def prompt(self, chat: Sequence[Turn]) -> str:
-        """The text of a chat, up to the place of the model's answer."""
-        return self.processor.apply_chat_template(list(chat), add_generation_prompt=True)
+    def prompt(self, chat: Sequence[Turn], opens_answer: bool = True) -> str:
+        """The text of a chat, up to the place of the model's answer.
+
+        Args:
+            opens_answer: the text ends with the words that open a turn of the assistant.
+        """
+        return self.processor.apply_chat_template(list(chat), add_generation_prompt=opens_answer)
 
     @torch.no_grad()
     def answer(
-        self, texts: list[str], images: Float[Tensor, "b n 3 h w"], max_new_tokens: int = 64
+        self,
+        texts: list[str],
+        images: Float[Tensor, "b n 3 h w"],
+        max_new_tokens: int = 64,
+        repetition_penalty: float = 1.0,
     ) -> list[Answer]:
         """The model's greedily decoded answers, regardless of its generation config; an error, which holds
         the text, in place of each answer that was cut off.
         """
-        made, is_cut = answer_greedily(self.model, self.inputs(texts, images), max_new_tokens)
+        inputs = self.inputs(texts, images)
+        made, is_cut = answer_greedily(self.model, inputs, max_new_tokens, repetition_penalty)
         said = self.processor.batch_decode(made, skip_special_tokens=True)
         return local_answers(texts, said, is_cut, max_new_tokens)
 
@@ -175,8 +184,13 @@ def require_bitsandbytes() -> None:
         raise ValueError(f"quantize needs bitsandbytes: {install_command('quantize')}")
 
 
-def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dict[str, Any]:
+def quantised(
+    bits: Bits, device: str | torch.device, dtype: torch.dtype, double: bool = True
+) -> dict[str, Any]:
     """Options of `from_pretrained` for a quantised language model.
+
+    Args:
+        double: the scales of 4-bit weights are quantised too.
 
     Raises:
         ValueError: if bitsandbytes is not installed.
@@ -187,7 +201,7 @@ def quantised(bits: Bits, device: str | torch.device, dtype: torch.dtype) -> dic
     four: dict[str, Any] = {
         "load_in_4bit": True,
         "bnb_4bit_quant_type": "nf4",
-        "bnb_4bit_use_double_quant": True,
+        "bnb_4bit_use_double_quant": double,
         "bnb_4bit_compute_dtype": dtype,
     }
     chosen = four if bits == "4bit" else {"load_in_8bit": True}

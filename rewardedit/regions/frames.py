@@ -6,19 +6,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit.regions.differences import Box
+
 FRAMES = {"ADD": (255, 0, 0), "EDIT": (0, 255, 0), "REMOVE": (0, 0, 255)}  # RGB of the kinds of differences
 LINE = 128  # a line is this part of the longer side
 
 
-def framed(
-    image: Float[Tensor, "3 h w"], box: tuple[float, float, float, float], colour: tuple[int, int, int]
-) -> Float[Tensor, "3 h w"]:
+def framed(image: Float[Tensor, "3 h w"], box: Box, colour: tuple[int, int, int]) -> Float[Tensor, "3 h w"]:
     """The image with a frame just outside of a box, which stays visible.
 
     At an edge of the image the line lies on the outermost pixels of the box.
 
     Args:
-        box: x0, y0, x1, y1 in shares of the image.
         colour: RGB from 0 to 255.
     """
     h, w = image.shape[-2:]

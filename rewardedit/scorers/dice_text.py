@@ -11,15 +11,17 @@ removed object is where it was.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from rewardedit.language.answers import normalised, one_line
 from rewardedit.language.vlm import Turn
+from rewardedit.regions.differences import COMMANDS, Box, Difference
+from rewardedit.regions.frames import FRAMES, framed
 
-Command = Literal["ADD", "REMOVE", "EDIT"]
-COMMANDS: tuple[Command, ...] = get_args(Command)
-Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in [0, 1]
-WHOLE: Box = (0.0, 0.0, 1.0, 1.0)
 NO_CHANGE = "no change"
 # Characters that have a meaning in an answer, so that no subject holds them; apostrophes and commas are kept.
 REPLACED = str.maketrans({'"': "'", "[": "(", "]": ")", **dict.fromkeys("{}<>*_`\\◁▷", " ")})
@@ -32,16 +34,6 @@ _LIST = re.compile(r"\s*\[(.*)\]\s*\.?\s*", re.DOTALL)
 _NOTHING = re.compile(r"""[\[\s"']*no[ -]?changes?[\]\s"'.!]*""", re.IGNORECASE)
 _DECISION = re.compile(r"decision\s*:\s*(yes|no)\b", re.IGNORECASE)
 _REASONING = re.compile(r"reasoning\s*:\s*(.*?)\s*(?=decision\s*:|$)", re.IGNORECASE | re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference between two images."""
-
-    command: Command  # EDIT: the object is still there, or another is in its place
-    subject: str  # the object in a few words, in the form of `plain_subject`
-    box: Box  # the place of the object, in shares of the image
-    confidence: float = 1.0  # in [0, 1]; not part of the text
 
 
 @dataclass(frozen=True)
@@ -66,15 +58,20 @@ class Judgement:
 
     coherent: bool | None  # None if the answer is neither yes nor no, or both
     reason: str
+    text: str  # the answer in plain form
+    start: int  # where the word of the decision begins in `text`; its end if there is none
 
 
 @dataclass(frozen=True)
 class DiceFormat:
-    """The texts that a checkpoint was trained on; stored beside it in the file `DICE_SETTINGS`."""
+    """The texts that a checkpoint was trained on; stored in its folder in the file `DICE_SETTINGS`."""
 
-    prompts: Literal["full", "short"] = "full"
+    # "code": the layout of the published checkpoints, whose wording is ours: the estimator's task is a system
+    # prompt, its text comes before the images, and no turn of the assistant is opened.
+    prompts: Literal["full", "short", "code"] = "full"
     decimals: int = 3  # of the coordinates
     rationale: bool = True  # the judgement gives its reason before the decision
+    base: str | None = None  # model that the folder's adapter was trained on; None: the folder is a model
 
     def __post_init__(self) -> None:
         if self.prompts not in PROMPTS:
@@ -115,9 +112,20 @@ JUDGE = (
 )
 WITH_REASON = "Answer in the form: Reasoning: one sentence. Decision: YES or NO"
 WITHOUT_REASON = "Answer in the form: Decision: YES or NO"
+SYSTEM = (
+    "You are shown an image, an edited version of it with a frame around one difference, and the instruction "
+    "that the editor was given. Decide if the difference within the frame is what the instruction asks for. "
+    "The decision is NO if anything within the frame changed that was not asked for. "
+)
 # Short prompts are for small models, which read few tokens and have been trained on nothing else.
 PROMPTS = {
     "full": {"detect": DETECT, "judge": JUDGE, True: WITH_REASON, False: WITHOUT_REASON},
+    "code": {
+        "detect": DETECT,
+        "judge": 'Instruction: "{instruction}". Difference: {difference}. ',
+        True: "",
+        False: "",
+    },
     "short": {
         "detect": "list the differences.",
         "judge": '{difference}: was it asked for by "{instruction}"?',
@@ -205,16 +213,19 @@ def _difference(match: re.Match[str]) -> Difference | None:
 
 def detection_chat(prompts: str = "full") -> list[Turn]:
     """The chat of the detector: source, edited image, then the question; the instruction is not shown."""
-    return [_user([*_images(), _text(PROMPTS[prompts]["detect"])])]
+    return [_turn("user", [*_images(), _text(PROMPTS[prompts]["detect"])])]
 
 
 def coherence_chat(
     instruction: str, difference: Difference, settings: DiceFormat | None = None
 ) -> list[Turn]:
-    """The chat of the coherence estimator: source, edited image with the difference framed, then the
-    question.
-    """
-    return [_user([*_images(), _text(coherence_question(instruction, difference, settings))])]
+    """The chat of the coherence estimator, whose images are those of `framed_pair`, then the question."""
+    settings = settings or DiceFormat()
+    question = _text(coherence_question(instruction, difference, settings))
+    if settings.prompts == "code":
+        task = _text(SYSTEM + (WITH_REASON if settings.rationale else WITHOUT_REASON))
+        return [_turn("system", [task]), _turn("user", [question, *_images()])]
+    return [_turn("user", [*_images(), question])]
 
 
 def coherence_question(instruction: str, difference: Difference, settings: DiceFormat | None = None) -> str:
@@ -223,6 +234,25 @@ def coherence_question(instruction: str, difference: Difference, settings: DiceF
     texts = PROMPTS[settings.prompts]
     named = f"{difference.command}: {plain_subject(difference.subject)}"
     return (texts["judge"] + texts[settings.rationale]).format(instruction=instruction, difference=named)
+
+
+def framed_pair(
+    source: Float[Tensor, "3 h w"],
+    edited: Float[Tensor, "3 h w"],
+    difference: Difference,
+    settings: DiceFormat | None = None,
+) -> Float[Tensor, "2 3 h w"]:
+    """Source and edited image with a frame around the difference: red for ADD, green for EDIT, blue for
+    REMOVE.
+
+    The frame is on both images; with the prompts "code" on the source for REMOVE, else on the edited image.
+    """
+    colour = FRAMES[difference.command]
+    on = [True, True]
+    if settings is not None and settings.prompts == "code":
+        on = [difference.command == "REMOVE", difference.command != "REMOVE"]
+    pair = zip((source, edited), on, strict=True)
+    return torch.stack([framed(image, difference.box, colour) if frame else image for image, frame in pair])
 
 
 def format_judgement(coherent: bool, reason: str = "") -> str:
@@ -235,10 +265,12 @@ def format_judgement(coherent: bool, reason: str = "") -> str:
 def parse_judgement(answer: str) -> Judgement:
     """Reads the answer of a coherence estimator; the decision is None unless there is exactly one."""
     text = normalised(answer)
-    decisions = {match.lower() for match in _DECISION.findall(text)}
+    decisions = list(_DECISION.finditer(text))
+    words = {match[1].lower() for match in decisions}
     reasoning = _REASONING.search(text)
     reason = "" if reasoning is None else one_line(reasoning[1])
-    return Judgement(decisions == {"yes"} if len(decisions) == 1 else None, reason)
+    start = decisions[0].start(1) if decisions else len(text)
+    return Judgement(words == {"yes"} if len(words) == 1 else None, reason, text, start)
 
 
 def _images() -> list[Turn]:
@@ -249,5 +281,5 @@ def _text(text: str) -> Turn:
     return {"type": "text", "text": text}
 
 
-def _user(content: list[Turn]) -> Turn:
-    return {"role": "user", "content": content}
+def _turn(role: str, content: list[Turn]) -> Turn:
+    return {"role": role, "content": content}

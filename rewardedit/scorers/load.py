@@ -34,11 +34,21 @@ COMBINED = {
 
 # Scorers of models that do not come with the package: a spec names them by options of `from_pretrained`.
 OWN_MODELS = {
+    "dice": "rewardedit.scorers.dice:Dice",
+    "dice_clip_i": "rewardedit.scorers.dice_clip:DiceClipI",
+    "dice_clip_t": "rewardedit.scorers.dice_clip:DiceClipT",
     "vlm_judge": "rewardedit.scorers.vlm_judge:VlmJudge",
 }
 
-MODEL_OPTIONS = ("base", "checkpoint", "detector", "parser", "segmenter")  # those that name a model
-WITHOUT_MODEL = ("grammar", "http://", "https://")  # values of them that load none
+MODEL_OPTIONS = (
+    "base",
+    "checkpoint",
+    "coherence",
+    "detector",
+    "parser",
+    "segmenter",
+)  # those that name a model
+WITHOUT_MODEL = ("change", "grammar", "rules", "http://", "https://")  # values of them that load none
 
 
 def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:

@@ -18,7 +18,13 @@ from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
 from tests.models import save_dino, small
 
 ROWS = 14  # two of each kind of edit
-SPECS = [*BUILT_IN, "clip_d:0.7,l1:0.3", pytest.param("lower_of", marks=pytest.mark.slow)]
+DICE = {"detector": "change", "coherence": "rules"}
+SPECS = [
+    *BUILT_IN,
+    "dice",
+    "clip_d:0.7,l1:0.3",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("dice_clip_i", "dice_clip_t", "lower_of")),
+]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
 BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
 READS_NO_TEXT = PRESERVATION | {"clip_i"}
@@ -32,6 +38,8 @@ UNTOUCHED = {
     "lpips": 0,
     "dino_i": 1,
     "clip_d:0.7,l1:0.3": 0.3,
+    "dice": 0,
+    "dice_clip_i": 1,
 }
 
 
@@ -63,6 +71,9 @@ def scorer(spec, random_lpips, tiny_dino) -> Scorer:
         "lpips": {"weights": random_lpips},
         "dino_i": {"checkpoint": tiny_dino},
         "bpm": {"missing_object": "failed"},  # an edit that is not there is worse than one that is
+        "dice": DICE,
+        "dice_clip_i": {"checkpoint": "shapes/clip", "dice": DICE},
+        "dice_clip_t": {"checkpoint": "shapes/clip", "dice": DICE},
         "lower_of": {"scorers": ["adiee", {"bpm": {"missing_object": "failed"}}]},
     }
     return load_scorer(small(with_options(spec, options)))
@@ -146,8 +157,10 @@ def test_five_small_steps_uphill_raise_the_score(scorer, samples):
 
 
 def test_a_better_edit_beats_a_worse_one(spec, scorer, samples):
-    if spec in PRESERVATION:
+    if spec in PRESERVATION | {"dice_clip_i"}:
         pytest.skip("measures what is kept")
+    if spec == "dice":
+        pytest.skip("without a model it reads commands, and no colours")
     good = scorer(make_batch(samples, samples.target)).score
     for quality in ("untouched", "wrong_object", "wrong_colour"):
         bad = scorer(make_batch(samples, corrupt_targets(samples, {quality: 1.0}, 0)[1])).score
@@ -209,6 +222,8 @@ def test_the_untouched_source_scores_as_documented(spec, scorer, samples):
 
 
 def test_the_gradient_is_finite_where_the_source_is_untouched(scorer, samples):
+    if not scorer.differentiable:
+        pytest.skip("has no gradient")
     edited = samples.source.clone().requires_grad_(True)
     scorer(make_batch(samples, edited)).mean().backward()
     assert edited.grad is not None

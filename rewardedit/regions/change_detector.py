@@ -1,0 +1,140 @@
+"""Differences between two images without a vision-language model: connected parts of the change map.
+
+The baseline beside DICE's detector.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from rewardedit.batch import EditBatch
+from rewardedit.instructions.grammar.grammar import parse_all
+from rewardedit.instructions.parsed import ParsedEdit, Parser
+from rewardedit.regions.base import Finder, Instances
+from rewardedit.regions.boxes import around, components
+from rewardedit.regions.change_map import GRID, change_mask, dilated, oklab
+from rewardedit.regions.differences import Command, Detection, Difference
+
+UNNAMED = "object"  # subject of a difference whose object is not known
+CHANGED = 0.5  # least value of the change map that counts as changed
+PLAIN = 0.08  # OKLab distance to its surroundings below which a place counts as empty
+INSIDE = 0.5  # share of an object that lies in a changed part if the part is the object's
+
+
+class ChangeDetector(nn.Module):
+    """Finds differences as the connected parts of the change map (`change_mask`), one box around each.
+
+    The confidence is the change summed over the part, as a share of the image. A part that looks like its
+    surroundings after the edit, and not before, is REMOVE; the reverse is ADD; all others are EDIT. With a
+    `finder` the objects that the instruction names are sought in both images: a part with such an object
+    before the edit alone is REMOVE, after it alone ADD, else EDIT, and the object's name is the subject.
+
+    Args:
+        finder: finds objects by their names, such as `GroundedSam`; None: objects are not named.
+        parser: parses the instructions for their names.
+    """
+
+    def __init__(self, finder: Finder | None = None, parser: Parser = parse_all) -> None:
+        super().__init__()
+        self.finder = finder
+        self.parser = parser
+
+    @torch.no_grad()
+    def detect(self, batch: EditBatch) -> list[Detection]:
+        """Finds the differences of each row."""
+        source = batch.source.float()
+        edited = batch.edited.detach().float()
+        changes = change_mask(source, edited)[:, 0]
+        named = self._objects(source, edited, batch.instruction)
+        before = oklab(source)
+        after = oklab(edited)
+        found = []
+        for row, change in enumerate(changes):
+            parts = components(change > CHANGED)
+            differences = []
+            for part in parts:
+                command, subject = _by_name(part, named[row]) or (
+                    _by_contrast(part, change > CHANGED, before[row], after[row]),
+                    UNNAMED,
+                )
+                differences.append(_difference(command, subject, part, change))
+            found.append(Detection(tuple(differences), len(differences)))
+        return found
+
+    def _objects(
+        self, source: Tensor, edited: Tensor, instructions: Sequence[str]
+    ) -> list[list[tuple[str, Instances, Instances]]]:
+        """The named objects of each row: name, instances in the source, and in the edited image."""
+        named: list[list[tuple[str, Instances, Instances]]] = [[] for _ in instructions]
+        if self.finder is None:
+            return named
+        rows = []
+        names = []
+        for row, parsed in enumerate(self.parser(instructions)):
+            if isinstance(parsed, ParsedEdit) and not parsed.is_global:
+                distinct = dict.fromkeys(name for name in (parsed.source, parsed.target) if name)
+                rows += [row] * len(distinct)
+                names += distinct
+        if names:
+            before = self.finder.find(source[rows], names)
+            after = self.finder.find(edited[rows], names)
+            for row, name, first, second in zip(rows, names, before, after, strict=True):
+                named[row].append((name, first, second))
+        return named
+
+
+def _difference(
+    command: Command, subject: str, part: Bool[Tensor, "h w"], change: Float[Tensor, "h w"]
+) -> Difference:
+    h, w = part.shape
+    x0, y0, x1, y1 = around(part).tolist()
+    confidence = float((change * part).double().mean())
+    return Difference(command, subject, (x0 / w, y0 / h, x1 / w, y1 / h), confidence)
+
+
+def _by_name(
+    part: Bool[Tensor, "h w"], named: Sequence[tuple[str, Instances, Instances]]
+) -> tuple[Command, str] | None:
+    """Command and subject by the objects that lie in a changed part; None if none does."""
+    before = [name for name, first, _ in named if _holds(part, first)]
+    after = [name for name, _, second in named if _holds(part, second)]
+    if not before and not after:
+        return None
+    command: Command = "EDIT" if before and after else "REMOVE" if before else "ADD"
+    return command, (after or before)[0]
+
+
+def _holds(part: Bool[Tensor, "h w"], objects: Instances) -> bool:
+    """True if most of one of the objects lies in the box around a part."""
+    x0, y0, x1, y1 = around(part).int().tolist()
+    inside = torch.zeros_like(part)
+    inside[y0:y1, x0:x1] = True
+    area = objects.masks.flatten(1).sum(1)
+    shared = (objects.masks & inside).flatten(1).sum(1)
+    return bool((shared > INSIDE * area).any())
+
+
+def _by_contrast(
+    part: Bool[Tensor, "h w"],
+    changed: Bool[Tensor, "h w"],
+    before: Float[Tensor, "3 h w"],
+    after: Float[Tensor, "3 h w"],
+) -> Command:
+    """The command of a part by its contrast to its surroundings in both images, given in OKLab."""
+    radius = max(1, 2 * max(part.shape) // GRID)
+    ring = (dilated(part[None, None].float(), radius)[0, 0] > 0) & ~changed
+    if not ring.any():
+        return "EDIT"
+    was_plain = _contrast(before, part, ring) < PLAIN
+    is_plain = _contrast(after, part, ring) < PLAIN
+    if was_plain == is_plain:
+        return "EDIT"
+    return "ADD" if was_plain else "REMOVE"
+
+
+def _contrast(image: Float[Tensor, "3 h w"], part: Bool[Tensor, "h w"], ring: Bool[Tensor, "h w"]) -> float:
+    """Mean OKLab distance of a part to the median colour of the ring around it."""
+    around_it = image[:, ring].median(dim=1).values
+    return float((image[:, part] - around_it[:, None]).norm(dim=0).mean())

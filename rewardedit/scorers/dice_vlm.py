@@ -1,0 +1,192 @@
+"""DICE's two parts by a vision-language model: the difference detector and the coherence estimator."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from rewardedit.batch import EditBatch
+from rewardedit.language.answers import Answer, quoted, text_of
+from rewardedit.language.choices import choice_probabilities
+from rewardedit.language.vlm import Turn, Vlm, reserved_tokens, without
+from rewardedit.regions.differences import COMMANDS, Detection, Difference
+from rewardedit.scorers.dice_text import (
+    DiceFormat,
+    ParsedAnswer,
+    coherence_chat,
+    detection_chat,
+    framed_pair,
+    parse_differences,
+    parse_judgement,
+)
+
+Confidence = Literal["likelihood", "fixed"]
+PENALTY = 1.5  # repetition penalty of the published checkpoints' code
+DECISIONS = ("YES", "NO")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The judgement of one difference."""
+
+    coherent: bool | None  # the instruction asks for it; None if that is unknown
+    probability: float  # of yes, in [0, 1]; NaN if unknown
+    reason: str  # why, in the model's words; if `coherent` is None, why there is no judgement
+
+
+@runtime_checkable
+class CoherenceJudge(Protocol):
+    """Judges differences against an instruction."""
+
+    def judge(
+        self,
+        source: Float[Tensor, "3 h w"],
+        edited: Float[Tensor, "3 h w"],
+        instruction: str,
+        differences: Sequence[Difference],
+    ) -> list[Verdict]:
+        """Judges each difference of one edit."""
+        ...
+
+
+@dataclass(frozen=True)
+class DiceVlm:
+    """A vision-language model with the texts that it was trained on."""
+
+    vlm: Vlm
+    format: DiceFormat
+    name: str
+
+    @property
+    def penalty(self) -> float:
+        """Repetition penalty of its answers."""
+        return PENALTY if self.format.prompts == "code" else 1.0
+
+    def prompt(self, chat: Sequence[Turn]) -> str:
+        """The text of a chat, up to the place of the model's answer."""
+        return self.vlm.prompt(chat, opens_answer=self.format.prompts != "code")
+
+
+class VlmDetector(nn.Module):
+    """Finds differences by a model that sees source and edited image, and not the instruction.
+
+    The confidence of a difference is the probability of its command among the three, given the model's own
+    answer up to it and without the repetition penalty; with `confidence="fixed"` it is 1.
+
+    Args:
+        max_new_tokens: most tokens of an answer; an answer that is cut off is not read.
+
+    Raises:
+        ValueError: on another confidence.
+    """
+
+    def __init__(
+        self, dice: DiceVlm, confidence: Confidence = "likelihood", max_new_tokens: int = 500
+    ) -> None:
+        super().__init__()
+        if confidence not in get_args(Confidence):
+            raise ValueError(
+                f"confidence: expected one of {', '.join(get_args(Confidence))}; got {confidence!r}"
+            )
+        self.dice = dice
+        self.model = dice.vlm.model  # so that it moves with the scorer
+        self.confidence = confidence
+        self.max_new_tokens = max_new_tokens
+
+    def detect(self, batch: EditBatch) -> list[Detection]:
+        """Finds the differences of each row."""
+        images = torch.stack([batch.source, batch.edited], dim=1)
+        prompt = self.dice.prompt(detection_chat(self.dice.format.prompts))
+        texts = [prompt] * len(batch)
+        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.dice.penalty)
+        return [self._read(prompt, images[i : i + 1], answer) for i, answer in enumerate(answers)]
+
+    def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Detection:
+        if not isinstance(answer, str):
+            return Detection((), reason=f"differences: {answer}")
+        parsed = parse_differences(answer)
+        if not parsed.differences and not parsed.says_no_change:
+            said = quoted(answer) or "nothing"
+            return Detection((), parsed.items, f"no difference could be read; the model answered: {said}")
+        differences = parsed.differences
+        if differences and self.confidence == "likelihood":
+            differences = self._with_confidence(prompt, images, parsed)
+        return Detection(differences, parsed.items)
+
+    def _with_confidence(
+        self, prompt: str, images: Float[Tensor, "1 2 3 h w"], parsed: ParsedAnswer
+    ) -> tuple[Difference, ...]:
+        beginnings = [parsed.text[:start] for start in parsed.starts]
+        choices = in_case_of(parsed.text[parsed.starts[0] :], COMMANDS)
+        likely = choice_probabilities(self.dice.vlm, prompt, images, beginnings, choices).tolist()
+        found = []
+        for difference, shares in zip(parsed.differences, likely, strict=True):
+            confidence = shares[COMMANDS.index(difference.command)]
+            found.append(replace(difference, confidence=confidence))
+        return tuple(found)
+
+
+class VlmCoherence(nn.Module):
+    """Judges each difference by a model that sees it framed in the images, with the instruction.
+
+    The judgement is the model's written decision; its probability is that of YES beside NO at that place.
+    """
+
+    def __init__(self, dice: DiceVlm, max_new_tokens: int = 200) -> None:
+        super().__init__()
+        self.dice = dice
+        self.model = dice.vlm.model
+        self.max_new_tokens = max_new_tokens
+        self.reserved = reserved_tokens(dice.vlm)
+
+    def judge(
+        self,
+        source: Float[Tensor, "3 h w"],
+        edited: Float[Tensor, "3 h w"],
+        instruction: str,
+        differences: Sequence[Difference],
+    ) -> list[Verdict]:
+        """Judges each difference of one edit."""
+        if not differences:
+            return []
+        plain = without(self.reserved, instruction)
+        settings = self.dice.format
+        texts = []
+        pairs = []
+        for difference in differences:
+            named = replace(difference, subject=without(self.reserved, difference.subject))
+            texts.append(self.dice.prompt(coherence_chat(plain, named, settings)))
+            pairs.append(framed_pair(source, edited, difference, settings))
+        images = torch.stack(pairs)
+        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.dice.penalty)
+        verdicts = []
+        for i, answer in enumerate(answers):
+            verdicts.append(self._read(texts[i], images[i : i + 1], answer))
+        return verdicts
+
+    def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Verdict:
+        judgement = parse_judgement(answer) if isinstance(answer, str) else None
+        if judgement is None or judgement.coherent is None:
+            said = answer if judgement is None else quoted(text_of(answer)) or "nothing"
+            return Verdict(None, float("nan"), f"the decision is neither YES nor NO: {said}")
+        beginning = judgement.text[: judgement.start]
+        choices = in_case_of(judgement.text[judgement.start :], DECISIONS)
+        shares = choice_probabilities(self.dice.vlm, prompt, images, [beginning], choices)
+        return Verdict(judgement.coherent, float(shares[0, 0]), judgement.reason)
+
+
+def in_case_of(text: str, words: Sequence[str]) -> list[str]:
+    """Words in capitals as they are, or in lower case or with a capital, as the first word of a text is."""
+    first = text[:2]
+    if first.islower():
+        return [word.lower() for word in words]
+    return list(words) if first.isupper() else [word.capitalize() for word in words]
+
+
+def prompt_texts(settings: DiceFormat) -> list[Any]:
+    """Both chats with placeholders, for a hash of the prompts."""
+    example = Difference("EDIT", "subject", (0.0, 0.0, 1.0, 1.0))
+    return [detection_chat(settings.prompts), coherence_chat("{instruction}", example, settings)]
