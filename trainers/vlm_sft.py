@@ -14,7 +14,7 @@ Command: rewardedit train captioner data.captions.path=FOLDER
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -34,23 +34,26 @@ from rewardedit.files import replaced, write_json
 from rewardedit.language.vlm import (
     Bits,
     Vlm,
-    extended_processor,
+    load_processor,
     load_vlm,
     require_bitsandbytes,
     require_vlm,
     reserved_tokens,
 )
 from rewardedit.language.vlm_weights import load_adapter
-from rewardedit.language.vocabulary import extend_vocabulary
+from rewardedit.language.vocabulary import extend_vocabulary, make_room
 from rewardedit.models import NAMES
 from rewardedit.models.extras import install_command
 from rewardedit.processes import print_on_main, processes
+from rewardedit.scorers.dice_models import ADAPTER, save_dice
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
+from rewardedit.scorers.dice_vlm import DiceVlm
 from rewardedit.synthesis.captions import Prompts
 from rewardedit.synthesis.differences import PairsConfig, make_pairs, require_pairs
 from rewardedit.training import run
 from rewardedit.training.conversations import (
     TaskRows,
+    as_texts,
     caption_examples,
     check_captions,
     coherence_examples,
@@ -158,7 +161,7 @@ def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[Ta
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
-    """Trains the LoRA and saves it in `folder/lora`, with its processor and the format of its answers;
+    """Trains the LoRA and saves it in `folder/lora`, or one of differences or verdicts in `folder/dice`;
     metrics.json holds the share of the answers' tokens that were the likeliest, in the last updates.
 
     Raises:
@@ -173,6 +176,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     run.start(folder, config, resume)
     spent = run.minutes_spent(folder)
 
+    out = folder / ("dice" if is_of_dice(config) else "lora")
     torch.manual_seed(config.train.seed)
     vlm = load_base(config)
     tasks = open_tasks(config, folder, reserved_tokens(vlm))
@@ -182,7 +186,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainer = SFTTrainer(
         model,
         args=trl_settings(config.train, folder / "checkpoints", steps),
-        train_dataset=lazy_dataset(tasks, order),
+        train_dataset=lazy_dataset(config, vlm, tasks, order),
         processing_class=vlm.processor,
     )
     checkpoint = newest_checkpoint(folder / "checkpoints") if resume else None
@@ -193,12 +197,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if trainer.state.global_step < steps:
         raise Stopped(f"stopped after step {trainer.state.global_step}, with a checkpoint", request.number)
     if processes().is_main_process:
-        save(config, trainer.model, vlm.processor, folder / "lora")
+        save(config, trainer.model, vlm, out)
         last = trainer.state.log_history[-2] if len(trainer.state.log_history) > 1 else {}
         metrics = {name: last.get(name) for name in ("loss", "mean_token_accuracy")}
         write_json(folder / "metrics.json", {**metrics, "examples": len(order), "minutes": spent()})
     processes().wait_for_everyone()
-    return folder / "lora"
+    return out
 
 
 def load_base(config: Config) -> Vlm:
@@ -215,8 +219,12 @@ def make_trainable(config: Config, vlm: Vlm, texts: Sequence[str]) -> Any:
     from peft import LoraConfig, get_peft_model
 
     if config.adapter is not None:
-        vlm.processor = extended_processor(vlm.model, vlm.processor, config.adapter)
-        return load_adapter(vlm.model, config.adapter, config.model, trainable=True)
+        folder = Path(config.adapter)
+        if (folder / DICE_SETTINGS).is_file():
+            vlm.processor = load_processor(config.adapter, vlm.model.config.model_type)
+            make_room(vlm.model, vlm.processor.tokenizer)
+            folder = folder / ADAPTER
+        return load_adapter(vlm.model, str(folder), config.model, trainable=True)
     if config.extend_vocabulary:
         extend_vocabulary(vlm.model, vlm.processor.tokenizer, texts, config.answers.decimals)
     lora = LoraConfig(
@@ -239,33 +247,41 @@ def texts_of(tasks: Sequence[TaskRows], order: Sequence[tuple[int, int]]) -> lis
     return texts
 
 
-def lazy_dataset(tasks: Sequence[TaskRows], order: Sequence[tuple[int, int]]) -> Any:
+def lazy_dataset(
+    config: Config, vlm: Vlm, tasks: Sequence[TaskRows], order: Sequence[tuple[int, int]]
+) -> Any:
     """The examples in order as a data set of TRL's, whose images are read when they are used."""
     from datasets import Dataset
 
+    opens_answer = config.answers.prompts != "code"
+
     def read(found: dict[str, list[int]]) -> dict[str, list[Any]]:
-        examples = [tasks[task][index] for task, index in zip(found["task"], found["index"], strict=True)]
+        examples = []
+        for task, index in zip(found["task"], found["index"], strict=True):
+            examples.append(as_texts(vlm, tasks[task][index], opens_answer))
         return {name: [example[name] for example in examples] for name in examples[0]}
 
     columns = dict(zip(("task", "index"), map(list, zip(*order, strict=True)), strict=True))
     return Dataset.from_dict(columns).with_transform(read)
 
 
-def save(config: Config, model: Any, processor: Any, folder: Path) -> None:
-    """Saves a LoRA; beside it the processor, if it has new tokens, and the format of answers, if it has
-    learned to find or judge differences.
-    """
+def save(config: Config, model: Any, vlm: Vlm, folder: Path) -> None:
+    """Saves a LoRA of captions; or of differences and verdicts, with its processor, for `load_dice`."""
     # Store a folder's full path: the adapter may be loaded from elsewhere.
     own = config.model not in NAMES and Path(config.model).is_dir()
-    model.peft_config["default"].base_model_name_or_path = (
-        str(Path(config.model).resolve()) if own else config.model
-    )
+    base = str(Path(config.model).resolve()) if own else config.model
+    model.peft_config["default"].base_model_name_or_path = base
     with replaced(folder) as aside:
-        model.save_pretrained(aside, save_embedding_layers=False)
-        if model.peft_config["default"].modules_to_save:
-            processor.save_pretrained(aside)
-        if config.pairs is not None or set(config.data) - {"captions"}:
-            write_json(aside / DICE_SETTINGS, vars(config.answers))
+        if is_of_dice(config):
+            aside.mkdir()
+            save_dice(aside, DiceVlm(vlm, replace(config.answers, base=base), config.name), model)
+        else:
+            model.save_pretrained(aside)
+
+
+def is_of_dice(config: Config) -> bool:
+    """True if the LoRA finds or judges differences."""
+    return config.pairs is not None or bool(set(config.data) - {"captions"})
 
 
 def require_trl() -> None:

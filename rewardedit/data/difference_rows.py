@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rewardedit.batch.values import ImageLike
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.worlds import WORLDS, world
-from rewardedit.scorers.dice_text import Difference
+from rewardedit.regions.differences import Difference
 
 
 @dataclass(frozen=True)

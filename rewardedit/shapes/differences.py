@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.diffusion.editors import Editor, load_editor
-from rewardedit.scorers.dice_text import WHOLE, Box, Command, Difference
+from rewardedit.regions.differences import WHOLE, Command, Difference
 from rewardedit.shapes.corruptions import over_done, rows_of
 from rewardedit.shapes.image_defects import add_artifacts
 from rewardedit.shapes.oracle import ShapesOracle
@@ -141,7 +141,9 @@ def edited_scenes(rng: np.random.Generator, before: Scenes, count: np.ndarray) -
         scenes = after[rows]
         able = (scenes.present & ~blocked[rows] & ~scenes.has_inner).any(1)
         kind = edit_types(EDIT_TYPES)[rng.integers(len(EDIT_TYPES), size=len(rows))]
-        kind = np.where((kind == EDIT_TYPES.index("move")) & (left[rows] < 2), EDIT_TYPES.index("remove"), kind)
+        kind = np.where(
+            (kind == EDIT_TYPES.index("move")) & (left[rows] < 2), EDIT_TYPES.index("remove"), kind
+        )
         ground = kind == EDIT_TYPES.index("background")
         kind = np.where(ground & recoloured[rows], EDIT_TYPES.index("recolour"), kind)
         kind = np.where(able | (kind == EDIT_TYPES.index("background")), kind, EDIT_TYPES.index("add"))
@@ -185,7 +187,11 @@ class ShapesDifferences(Sequence):
     def __init__(
         self, n: int, world: Shapes, shares: dict[str, float], first: int = 0, boxes: Boxes = "union"
     ) -> None:
-        if not set(shares) <= set(PAIR_KINDS) or min(shares.values()) < 0 or abs(sum(shares.values()) - 1) > 1e-6:
+        if (
+            not set(shares) <= set(PAIR_KINDS)
+            or min(shares.values()) < 0
+            or abs(sum(shares.values()) - 1) > 1e-6
+        ):
             raise ValueError(
                 f"shares: expected shares of {', '.join(PAIR_KINDS)} that sum to 1; got {shares}"
             )
@@ -234,7 +240,9 @@ class ShapesDifferences(Sequence):
         if "traces" in kinds:
             editor = self.editor()
             images[kinds == "traces"] = editor.family.reconstruct(editor.pipe, images[kinds == "traces"])
-        rows = zip(samples.id, samples.source, images, scene_differences(before, after, self.boxes), strict=True)
+        rows = zip(
+            samples.id, samples.source, images, scene_differences(before, after, self.boxes), strict=True
+        )
         return [
             DifferenceRow(f"{name}-{kind}", source, edited, found)
             for (name, source, edited, found), kind in zip(rows, kinds, strict=True)

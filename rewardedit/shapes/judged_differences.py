@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.diffusion.editors import Editor
-from rewardedit.scorers.dice_text import Difference
+from rewardedit.regions.differences import Difference
 from rewardedit.shapes.corruptions import over_done, right, wrong_colour, wrong_object
 from rewardedit.shapes.differences import Change, drifted, load_traces_editor, scene_changes
 from rewardedit.shapes.world import BLOCK, Shapes, ShapesBatch

@@ -1,7 +1,6 @@
 """Conversations that a vision-language model learns from: captions of edits, and DICE's two tasks.
 
-Each example is a dict as TRL takes it: `images`, PIL; `prompt`, the turns up to the answer; `completion`, the
-answer, which alone counts in the loss.
+Each example is a dict: `images`, PIL; `prompt`, the turns up to the answer; `completion`, the answer's turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,15 +14,15 @@ from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.images import fit, resize, to_pil, to_tensor
-from rewardedit.language.vlm import Turn, without
-from rewardedit.regions.frames import FRAMES, framed
+from rewardedit.language.vlm import Turn, Vlm, without
+from rewardedit.regions.differences import Difference
 from rewardedit.scorers.dice_text import (
     DiceFormat,
-    Difference,
     coherence_chat,
     detection_chat,
     format_differences,
     format_judgement,
+    framed_pair,
 )
 from rewardedit.synthesis.captions import Prompts, first_question, said, second_question
 from rewardedit.training.loop import row_order
@@ -81,15 +80,14 @@ def difference_examples(row: DifferenceRow, form: DiceFormat, reserved: Sequence
 
 
 def coherence_examples(row: DifferenceRow, form: DiceFormat, reserved: Sequence[str] = ()) -> list[Example]:
-    """The verdict on one difference, which is framed in the edited image."""
+    """The verdict on one difference, which is framed in the images."""
     assert row.coherent is not None
     assert row.instruction is not None
     difference = _plain(row.differences[0], reserved)
-    source, edited = _pair(row)
-    frame = framed(edited, difference.box, FRAMES[difference.command])
+    images = list(map(to_pil, framed_pair(*_pair(row), difference, form)))
     chat = coherence_chat(without(reserved, row.instruction), difference, form)
     reason = without(reserved, row.reason) if form.rationale else ""
-    return [_example([to_pil(source), to_pil(frame)], chat, format_judgement(row.coherent, reason))]
+    return [_example(images, chat, format_judgement(row.coherent, reason))]
 
 
 def merged_order(tasks: Sequence[TaskRows], seed: int, examples: int) -> list[tuple[int, int]]:
@@ -107,6 +105,22 @@ def merged_order(tasks: Sequence[TaskRows], seed: int, examples: int) -> list[tu
         order += [(number, index) for _, number, index in placed]
         epoch += 1
     return order[:examples]
+
+
+def as_texts(vlm: Vlm, example: Example, opens_answer: bool = True) -> Example:
+    """The example with its turns as texts of the model's chat, as TRL takes them: the prompt is exactly that
+    of `Vlm.prompt`, and the completion, which alone counts in the loss, is all that a chat with the answer
+    has after it.
+
+    Args:
+        opens_answer: whether the prompt opens the model's turn.
+    """
+    prompt = vlm.prompt(example["prompt"], opens_answer=opens_answer)
+    whole = vlm.prompt([*example["prompt"], *example["completion"]], opens_answer=False)
+    # A template may open an answer in a way of its own, which a chat with an answer does not have.
+    before = prompt if whole.startswith(prompt) else vlm.prompt(example["prompt"], opens_answer=False)
+    assert whole.startswith(before), "a chat template that writes earlier turns anew"
+    return {"images": example["images"], "prompt": prompt, "completion": whole[len(before) :]}
 
 
 def _pair(row: DifferenceRow) -> tuple[Tensor, Tensor]:
