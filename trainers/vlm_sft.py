@@ -146,7 +146,7 @@ def open_task(
 
 
 def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[TaskRows]:
-    """All tasks with their usable rows; makes the pairs of `config.pairs` in `folder`, if they are not there."""
+    """All tasks with their usable rows; makes the pairs of `config.pairs` in `folder`, if they are missing."""
     tasks = []
     for task, data in config.data.items():
         usable = None
@@ -213,8 +213,10 @@ def load_base(config: Config) -> Vlm:
 
 
 def make_trainable(config: Config, vlm: Vlm, texts: Sequence[str]) -> Any:
-    """The model wrapped by PEFT, with a new LoRA, or the one that `adapter` names; new tokens are added to the
-    vocabulary for the texts, if there are any.
+    """The model wrapped by PEFT, with a new LoRA or the one that `adapter` names.
+
+    Args:
+        texts: what it is to read and write, for `extend_vocabulary`.
     """
     from peft import LoraConfig, get_peft_model
 

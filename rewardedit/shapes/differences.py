@@ -276,8 +276,8 @@ def load_traces_editor() -> Editor:
 
 
 def certain_outputs(samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) -> list[DifferenceRow | None]:
-    """An editor's outputs with their differences, where these are certain: the output shows the target's scene
-    (all three aspects of the oracle are at least 9), or it shows the source; else None.
+    """An editor's outputs with their differences, where these are certain: the output shows the target's
+    scene (all three aspects of the oracle are at least 9), or the source; else None.
     """
     rating = ShapesOracle().rate(samples, edited)
     right = (torch.stack([rating.alignment, rating.consistency, rating.quality]) >= CERTAIN).all(0).tolist()

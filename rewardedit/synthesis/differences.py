@@ -2,8 +2,8 @@
 
 Stage 1, `similar`: two real images that resemble each other. Objects of a class that only the first has are
 REMOVE, those of a class that only the second has are ADD; where one of each lies at the same place, both are
-one EDIT. Stage 2, `inpainted`: an object is inpainted away (REMOVE), which read backwards is an ADD, recoloured
-or replaced (EDIT).
+one EDIT. Stage 2, `inpainted`: an object is inpainted away (REMOVE), which read backwards is an ADD, or it is
+recoloured or replaced (EDIT).
 
 Thresholds are those of the paper and its code as far as they are known; the overlap of an EDIT, the sizes of
 objects and the shares of the commands are ours.

@@ -64,8 +64,8 @@ class EditRequests:
 
 
 Method = Callable[[EditRequests], Edits | Float[Tensor, "b 3 h w"]]
-# An editor reads the instruction; `inpainting` needs a mask, and makes pairs with known differences; all other
-# kinds but `folder` use a text-to-image model and two captions.
+# An editor reads the instruction; `inpainting` needs a mask, and makes pairs with known differences; all
+# other kinds but `folder` use a text-to-image model and two captions.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder", "inpainting"]
 
 _KEPT = ("cross_attention_guidance",)
