@@ -49,7 +49,7 @@ from rewardedit.scorers.dice_models import ADAPTER, save_dice
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
 from rewardedit.scorers.dice_vlm import DiceVlm
 from rewardedit.synthesis.captions import Prompts
-from rewardedit.synthesis.differences import PairsConfig, make_pairs, require_pairs
+from rewardedit.synthesis.differences import DifferencePairsConfig, make_pairs, require_pairs
 from rewardedit.training import run
 from rewardedit.training.conversations import (
     TaskRows,
@@ -75,10 +75,12 @@ class Config:
     """Model, rows and settings of a LoRA."""
 
     name: str  # name of the run and of its folder in runs/
-    # rows by task: captions, differences, coherence; batches mix the tasks in proportion to their rows
-    data: dict[str, DataConfig] = field(default_factory=dict)
+    data: dict[str, DataConfig] = field(
+        default_factory=dict
+    )  # rows by task: captions, differences, coherence
+    shares: dict[str, float] = field(default_factory=dict)  # share of each task; empty: by numbers of rows
     # images with boxes, of which pairs with differences are made; None: only those of data.differences
-    pairs: PairsConfig | None = None
+    pairs: DifferencePairsConfig | None = None
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder of the model
     adapter: str | None = None  # LoRA to train further, such as an earlier phase's; None: a new one
     lora_rank: int = 8  # rank of a new LoRA on all linear layers of the language model
@@ -96,6 +98,8 @@ class Config:
                 f"data: expected rows of some of {', '.join(TASKS)}, e.g. data.captions.path=FOLDER; got "
                 f"{', '.join(self.data) or 'none'}"
             )
+        if self.shares and (set(self.shares) != set(self.data) or abs(sum(self.shares.values()) - 1) > 1e-6):
+            raise ValueError(f"shares: expected one of each task in data, with sum 1; got {self.shares}")
         if self.pairs is not None and "differences" in self.data:
             raise ValueError("pairs: makes the rows of differences; leave data.differences out, or pairs")
         for task, data in self.data.items():
@@ -146,7 +150,7 @@ def open_task(
 
 
 def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[TaskRows]:
-    """All tasks with their usable rows; makes the pairs of `config.pairs` in `folder`, if they are missing."""
+    """All tasks with their usable rows; makes the pairs of `config.pairs` in `folder`, if necessary."""
     tasks = []
     for task, data in config.data.items():
         usable = None
@@ -181,7 +185,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     vlm = load_base(config)
     tasks = open_tasks(config, folder, reserved_tokens(vlm))
     steps = config.train.updates(sum(map(len, tasks)))
-    order = merged_order(tasks, config.train.seed, steps * config.train.batch_size)
+    shares = [config.shares[task] for task in config.data] if config.shares else None
+    order = merged_order(tasks, config.train.seed, steps * config.train.batch_size, shares)
     model = make_trainable(config, vlm, texts_of(tasks, order) if config.extend_vocabulary else [])
     trainer = SFTTrainer(
         model,

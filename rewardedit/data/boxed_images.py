@@ -22,9 +22,8 @@ class BoxedObject:
 
     name: str
     box: Box
-    polygons: tuple[
-        tuple[float, ...], ...
-    ] = ()  # outline as x, y, x, y … in shares of the image; empty: the box
+    # outline as x, y, x, y … in shares of the image; empty: the box
+    polygons: tuple[tuple[float, ...], ...] = ()
 
     @property
     def area(self) -> float:

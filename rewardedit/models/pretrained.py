@@ -17,10 +17,8 @@ from safetensors import SafetensorError
 from rewardedit.models import RELATIVE, is_hub_name, no_network
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
-PIPELINES = {
-    "diffusers.pipelines.pipeline_utils",
-    "diffusers.pipelines.auto_pipeline",
-}  # modules of their bases
+# Modules of the base classes of pipelines.
+PIPELINES = {"diffusers.pipelines.pipeline_utils", "diffusers.pipelines.auto_pipeline"}
 UNREACHABLE = "couldn't connect"  # in the errors of transformers and diffusers
 _LOCK = threading.RLock()  # transformers' setting below is one for all threads
 

@@ -84,7 +84,7 @@ class InpaintedConfig:
 
 
 @dataclass(frozen=True)
-class PairsConfig:
+class DifferencePairsConfig:
     """Images with boxes, and how pairs are made of them: `similar` or `inpainted`."""
 
     annotations: str  # JSON file in the format of COCO or LVIS
@@ -103,7 +103,7 @@ class PairsConfig:
         return Path(self.annotations).parent if self.root is None else Path(self.root)
 
 
-def require_pairs(config: PairsConfig) -> list[str]:
+def require_pairs(config: DifferencePairsConfig) -> list[str]:
     """Lines of a plan; raises ValueError if the annotations or the first image are missing."""
     images = read_boxed_images(_file_of(config), config.limit)
     if not images:
@@ -113,7 +113,7 @@ def require_pairs(config: PairsConfig) -> list[str]:
     return [f"pairs: {kind} ones of {len(images)} images with boxes"]
 
 
-def make_pairs(config: PairsConfig, folder: Path, limit: float) -> Sequence[DifferenceRow]:
+def make_pairs(config: DifferencePairsConfig, folder: Path, limit: float) -> Sequence[DifferenceRow]:
     """Makes the pairs in stages in `folder`, unless they are there.
 
     Args:
@@ -129,7 +129,7 @@ def make_pairs(config: PairsConfig, folder: Path, limit: float) -> Sequence[Diff
     return inpainted_pairs(config, config.inpainted, images, folder, limit)
 
 
-def _file_of(config: PairsConfig) -> Path:
+def _file_of(config: DifferencePairsConfig) -> Path:
     path = Path(config.annotations)
     if not path.is_file():
         raise ValueError(f"pairs.annotations: expected a JSON file; {path} is not there")
@@ -154,7 +154,7 @@ class Pairs(Sequence):
 
 
 def similar_pairs(
-    config: PairsConfig, choice: SimilarConfig, images: list[BoxedImage], folder: Path, limit: float
+    config: DifferencePairsConfig, choice: SimilarConfig, images: list[BoxedImage], folder: Path, limit: float
 ) -> Pairs:
     """Stage 1: for each image the most similar other one that differs in a few classes, each pair once."""
     shards = list(range(0, len(images), SHARD))
@@ -185,7 +185,7 @@ def similar_pairs(
     return Pairs(records, lambda name: find_file(by_name[name], config.folder))
 
 
-def _images_of(config: PairsConfig, images: Sequence[BoxedImage]) -> dict[str, Any]:
+def _images_of(config: DifferencePairsConfig, images: Sequence[BoxedImage]) -> dict[str, Any]:
     return {"annotations": config.annotations, "root": config.root, "images": len(images)}
 
 
@@ -285,7 +285,11 @@ def _record(name: str, source: str, edited: str, differences: Sequence[Differenc
 
 
 def inpainted_pairs(
-    config: PairsConfig, choice: InpaintedConfig, images: list[BoxedImage], folder: Path, limit: float
+    config: DifferencePairsConfig,
+    choice: InpaintedConfig,
+    images: list[BoxedImage],
+    folder: Path,
+    limit: float,
 ) -> Pairs:
     """Stage 2: one pair of each image that has an object of a fitting size."""
     fitting = [image for image in images if _fitting(image, choice)]
@@ -321,9 +325,7 @@ def inpainted_pairs(
     require_few(folder, unreadable_rows(faults), len(fitting), limit)
     made = {f"{at}.png": paths[at // SHARD] / f"{at}.png" for at in range(len(fitting))}
     by_name = {image.file: image for image in fitting}
-    return Pairs(
-        records, lambda name: made[name] if name in made else find_file(by_name[name], config.folder)
-    )
+    return Pairs(records, lambda name: made.get(name) or find_file(by_name[name], config.folder))
 
 
 def _fitting(image: BoxedImage, choice: InpaintedConfig) -> list[BoxedObject]:
@@ -331,7 +333,11 @@ def _fitting(image: BoxedImage, choice: InpaintedConfig) -> list[BoxedObject]:
 
 
 def inpaint_one(
-    config: PairsConfig, choice: InpaintedConfig, images: Sequence[BoxedImage], at: int, inpaint: Inpaint
+    config: DifferencePairsConfig,
+    choice: InpaintedConfig,
+    images: Sequence[BoxedImage],
+    at: int,
+    inpaint: Inpaint,
 ) -> tuple[Tensor, dict[str, Any]]:
     """The inpainted image of a pair, and its record; the choices depend on the seed and the image's number.
 

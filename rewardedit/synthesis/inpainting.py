@@ -139,9 +139,8 @@ def pasted(
     cut = resize(donor[None, :, y0:y1, x0:x1], size)[0]
     alpha = resize(object_mask(thing, *donor.shape[-2:])[None, :, y0:y1, x0:x1], size, "bilinear")[0]
     result = image.clone()
-    result[:, top:bottom, left:right] = torch.lerp(
-        result[:, top:bottom, left:right], cut, alpha.expand_as(cut)
-    )
+    window = result[:, top:bottom, left:right]
+    window.lerp_(cut, alpha.expand_as(cut))
     return result
 
 

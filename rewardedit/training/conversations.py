@@ -3,6 +3,7 @@
 Each example is a dict: `images`, PIL; `prompt`, the turns up to the answer; `completion`, the answer's turn.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -90,21 +91,28 @@ def coherence_examples(row: DifferenceRow, form: DiceFormat, reserved: Sequence[
     return [_example(images, chat, format_judgement(row.coherent, reason))]
 
 
-def merged_order(tasks: Sequence[TaskRows], seed: int, examples: int) -> list[tuple[int, int]]:
-    """The examples of a whole training as (task, example): passes over all tasks, which are mixed evenly, so
-    that each batch has its share of every task.
+def merged_order(
+    tasks: Sequence[TaskRows], seed: int, examples: int, shares: Sequence[float] | None = None
+) -> list[tuple[int, int]]:
+    """The examples of a whole training as (task, example), mixed evenly: each batch has its share of every
+    task, which is gone through in passes.
+
+    Args:
+        shares: share of each task, which sum to 1; None: in proportion to their examples.
     """
-    order: list[tuple[int, int]] = []
-    epoch = 0
-    while len(order) < examples:
-        placed: list[tuple[float, int, int]] = []
-        for number, task in enumerate(tasks):
-            for place, index in enumerate(task.order(seed, epoch)):
-                placed.append(((place + 0.5) / len(task), number, index))
-        placed.sort(key=lambda entry: entry[:2])
-        order += [(number, index) for _, number, index in placed]
-        epoch += 1
-    return order[:examples]
+    if shares is None:
+        total = sum(map(len, tasks))
+        shares = [len(task) / total for task in tasks]
+    placed: list[tuple[float, int, int]] = []
+    for number, (task, share) in enumerate(zip(tasks, shares, strict=True)):
+        count = math.ceil(share * examples)
+        indices: list[int] = []
+        for epoch in range(math.ceil(count / len(task))):
+            indices += task.order(seed, epoch)
+        for place, index in enumerate(indices[:count]):
+            placed.append(((place + 0.5) / count, number, index))
+    placed.sort(key=lambda entry: entry[:2])
+    return [(number, index) for _, number, index in placed[:examples]]
 
 
 def as_texts(vlm: Vlm, example: Example, opens_answer: bool = True) -> Example:
