@@ -43,7 +43,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--explain",
         metavar="FILE",
-        help="draw what bpm found in one edit, and what it says of each part (.png)",
+        help="draw what bpm or dice found in one edit, and what it says of it (.png, .html or .json)",
     )
     add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="input")
@@ -56,6 +56,8 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.stages.lazy import Lazy
 
     out = _read_out(args.out)
+    if args.explain:
+        _require_suffix(Path(args.explain))
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
@@ -98,6 +100,13 @@ def _read_out(name: str | None) -> Any:
     if out is not None and out.suffix not in SUFFIXES:
         raise ValueError(f"--out {name}: expected a name that ends in {', '.join(SUFFIXES)}")
     return out
+
+
+def _require_suffix(path: Path) -> None:
+    """Raises ValueError unless an explanation can be written to a file of this name."""
+    from rewardedit.reports.marked import require_suffix
+
+    require_suffix(path)
 
 
 def _refuse_shards(rows: Any, engine: str) -> None:
@@ -344,15 +353,12 @@ def write_heatmap(batch: Any, scorers: dict[str, Any], path: Path) -> None:
 
 
 def write_explanation(batch: Any, scorer: Any, path: Path) -> None:
-    """Draws what BPM found, and its verdict on each part.
+    """Writes what BPM or DICE found, and its verdicts.
 
     Raises:
         ValueError: if the scorer is another.
     """
     from rewardedit.reports.explain import explain
-    from rewardedit.scorers.bpm.bpm import Bpm
 
-    if not isinstance(scorer, Bpm):
-        raise ValueError(f"--explain: expected the scorer bpm; got {type(scorer).__name__}")
     explain(scorer, batch).save(path)
     print(f"explanation: {path}", file=sys.stderr)

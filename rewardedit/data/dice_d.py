@@ -3,19 +3,34 @@
 The data set's own files could not be found in public: this reads the layout in which DICE's released code
 keeps and reads differences, a JSON list with a record for each: original_path, edited_path, operation (ADD,
 EDIT or REMOVE), bbox (x0, y0, x1, y1 in shares of the image), complete_difference, gt_prompt, the
-instruction, and confidence. Here a row is an edit, however many differences it has; the differences
-themselves are left out.
+instruction, and confidence. A row is an edit, however many differences it has; `DiceD.differences` returns
+these. The released file does not say if a difference was asked for; an optional key, coherent, true or false,
+does.
 """
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image, require_text
-from rewardedit.untrusted import open_image, read_json
+from rewardedit.regions.differences import COMMANDS, Box, Difference
+from rewardedit.scorers.dice_text import plain_subject
+from rewardedit.untrusted import open_image, printable, read_json
 
 KEYS = ("original_path", "edited_path", "gt_prompt")
+# complete_difference: "COMMAND: subject", with or without the box
+SUBJECT = re.compile(r"(?:\w+\s*:)?\s*(.*?)\s*(?:,\s*[\[(][^\[\]()]*[\])])?\s*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class MarkedDifference:
+    """A difference that people marked, and whether the instruction asks for it; None: not known."""
+
+    difference: Difference
+    coherent: bool | None = None
 
 
 class DiceD(Sequence):
@@ -34,10 +49,11 @@ class DiceD(Sequence):
         file = _json_file(Path(path))
         self.folder = file.parent if root is None else Path(root)
         records = _read(file)
-        edits: dict[tuple[str, ...], dict[str, Any]] = {}
+        edits: dict[tuple[str, ...], list[dict[str, Any]]] = {}
         for record in records:
-            edits.setdefault(tuple(map(str, map(record.get, KEYS))), record)
-        self.records = list(edits.values())
+            edits.setdefault(tuple(map(str, map(record.get, KEYS))), []).append(record)
+        self.marked = list(edits.values())
+        self.records = [marked[0] for marked in self.marked]
 
     def __len__(self) -> int:
         return len(self.records)
@@ -52,9 +68,53 @@ class DiceD(Sequence):
         result = find_image(self.folder, edited)
         return EditSample(str(index), open_image(source), instruction, edited=open_image(result))
 
+    def differences(self, index: int) -> list[MarkedDifference]:
+        """The differences of a row, in the order of the file.
+
+        Raises:
+            ValueError: if one has no operation, box or text, or coherent is neither true nor false.
+        """
+        records = self.marked[index]
+        return [_difference(record, f"edit {index}, difference {i}") for i, record in enumerate(records)]
+
     def source_ids(self) -> list[str]:
         """The name of each row's source image; for a record without one, the row's name."""
         return [str(record.get("original_path") or f"edit {i}") for i, record in enumerate(self.records)]
+
+
+def _difference(record: dict[str, Any], name: str) -> MarkedDifference:
+    command = next((one for one in COMMANDS if one == str(record.get("operation")).upper()), None)
+    if command is None:
+        got = printable(str(record.get("operation")), 40)
+        raise ValueError(f"{name}: operation: expected one of {', '.join(COMMANDS)}; got {got}")
+    text = SUBJECT.fullmatch(require_text(record, "complete_difference", name))
+    subject = plain_subject(text[1]) if text else ""
+    confidence = record.get("confidence")
+    known = _is_number(confidence) and 0 <= confidence <= 1
+    difference = Difference(command, subject, _box(record, name), float(confidence) if known else 1.0)
+    coherent = record.get("coherent")
+    if coherent is not None and not isinstance(coherent, bool):
+        raise ValueError(f"{name}: coherent: expected true or false; got {printable(str(coherent), 40)}")
+    return MarkedDifference(difference, coherent)
+
+
+def _box(record: dict[str, Any], name: str) -> Box:
+    """The box of a record.
+
+    Raises:
+        ValueError: if it is none, empty, or not within the image.
+    """
+    box = record.get("bbox")
+    if isinstance(box, list) and len(box) == 4 and all(map(_is_number, box)):
+        x0, y0, x1, y1 = map(float, box)
+        if 0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1:
+            return x0, y0, x1, y1
+    got = printable(str(box), 60)
+    raise ValueError(f"{name}: bbox: expected x0 < x1 and y0 < y1, all from 0 to 1; got {got}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _json_file(path: Path) -> Path:

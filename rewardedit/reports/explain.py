@@ -1,60 +1,88 @@
-"""A picture of how BPM judges an edit: the objects that it found, and the value of each part."""
+"""Explanations of BPM's and DICE's scores: the boxes that were found, and the judgements."""
 
-from jaxtyping import Float
-from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
+from typing import Any
 
-from rewardedit.batch import EditBatch
-from rewardedit.images import resize, to_pil
+from rewardedit.batch import EditBatch, Scores
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
-from rewardedit.regions.base import EditRegions, Instances
-from rewardedit.reports.captioned import PAPER, TEXT, captioned
+from rewardedit.regions.base import Instances
+from rewardedit.regions.differences import covered, pixel_boxes
+from rewardedit.regions.frames import FRAMES
+from rewardedit.reports.marked import Explanation, Mark, panel, veiled
 from rewardedit.reports.verdict import verdict
+from rewardedit.scorers import Scorer
 from rewardedit.scorers.bpm.bpm import Bpm
+from rewardedit.scorers.dice import Analysis, Dice
 
-SIDE = 384  # pixels of the longer side of each panel
 COLOURS = {"source": (40, 90, 220), "target": (20, 140, 60), "reference": (220, 120, 10)}
-VEIL = (255, 60, 160)  # colour over the region that may change
+SAYS = {True: "asked for", False: "not asked for", None: "undecided"}
 
 
-def explain(scorer: Bpm, batch: EditBatch) -> Image.Image:
-    """Draws one edit: the source with the source object's boxes, the edited image with the target's and the
-    reference's, and the edited image with a veil over the region that may change; below, the
-    instruction, the verdict in a sentence, the parsed instruction and each part's value.
+def explain(scorer: Scorer, batch: EditBatch) -> Explanation:
+    """Explains the score of one edit by BPM or DICE.
+
+    BPM: the source with the source object's boxes, the edited image with the target's and the reference's,
+    and a veil over the region that may change; the verdict in a sentence, the parsed instruction and each
+    part's value. DICE: the source with the boxes of removed and edited objects, the edited image with those
+    of added and edited ones, and a veil over all that is not asked for; each difference with its judgement.
 
     Raises:
-        ValueError: if the batch does not hold exactly one edit.
+        ValueError: if the batch does not hold exactly one edit, or the scorer is another.
     """
     if len(batch) != 1:
         raise ValueError(f"explain: expected one edit; got {len(batch)}")
+    if isinstance(scorer, Bpm):
+        return _of_bpm(scorer, batch)
+    if isinstance(scorer, Dice):
+        return _of_dice(scorer, batch)
+    raise ValueError(f"--explain: expected the scorer bpm or dice; got {type(scorer).__name__}")
+
+
+def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     prepared = scorer.prepare(batch.source, batch.instruction)
     (regions,) = scorer.locate(batch, prepared)
     scores = scorer(batch, prepared)
     parsed = prepared.inputs["parsed"][0]
     edited = batch.edited.detach()
     # The regions that fill a missing side are not drawn there.
-    before = [] if regions.is_added else [("source", _name(parsed, "source"), regions.source)]
-    after = [] if regions.is_removed else [("target", _name(parsed, "target"), regions.edited)]
-    after.append(("reference", _name(parsed, "reference"), regions.reference))
+    before = [] if regions.is_added else _marks("source", parsed, regions.source)
+    after = [] if regions.is_removed else _marks("target", parsed, regions.edited)
+    after += _marks("reference", parsed, regions.reference)
     panels = [
-        _panel(batch.source, before),
-        _panel(edited, after),
-        _panel(_veiled(edited, regions), []),
+        ("source", panel(batch.source, before)),
+        ("edited", panel(edited, after)),
+        ("may change", panel(veiled(edited, regions.mask), [])),
     ]
-    titles = ("source", "edited", "may change")
+    record = _record(batch, scores)
+    shown = [f"{name} {value:.2f}" for name, value in record["parts"].items() if value is not None]
     parts = {name: float(part[0]) for name, part in scores.parts.items()}
-    shown = [f"{name} {value:.2f}" for name, value in parts.items() if value == value]
-    lines = [
-        batch.instruction[0],
-        verdict(scorer, float(scores.score[0]), parts, scores.reason[0]),
-        f"Read as: {_asked(parsed)}",
-        *([f"Parts, higher is better: {', '.join(shown)}"] if shown else []),
+    said = verdict(scorer, float(scores.score[0]), parts, scores.reason[0])
+    details = [f"Parts, higher is better: {', '.join(shown)}"] if shown else []
+    objects = [
+        {"object": mark.label, "box": list(mark.box), "image": image}
+        for image, marks in (("source", before), ("edited", after))
+        for mark in marks
     ]
-    return captioned(list(zip(titles, panels, strict=True)), lines)
+    table = {name: {"value": value} for name, value in record["parts"].items()}
+    return Explanation(
+        "BPM",
+        batch.instruction[0],
+        panels,
+        [said, f"Read as: {_asked(parsed)}"],
+        details,
+        table,
+        {**record, "objects": objects},
+    )
 
 
-def _name(parsed: Parsed, side: str) -> str:
-    return (getattr(parsed, side) or "") if isinstance(parsed, ParsedEdit) else ""
+def _marks(kind: str, parsed: Parsed, found: Instances | None) -> list[Mark]:
+    """The boxes of the objects found, each with its name and confidence."""
+    if found is None:
+        return []
+    name = (getattr(parsed, kind) or "") if isinstance(parsed, ParsedEdit) else ""
+    marks = []
+    for box, confidence in zip(found.boxes.tolist(), found.confidence.tolist(), strict=True):
+        marks.append(Mark(tuple(box), COLOURS[kind], f"{name} {confidence:.2f}"))
+    return marks
 
 
 def _asked(parsed: Parsed) -> str:
@@ -69,29 +97,82 @@ def _asked(parsed: Parsed) -> str:
     return ", ".join(said)
 
 
-def _panel(image: Float[Tensor, "1 3 h w"], found: list[tuple[str, str, Instances | None]]) -> Image.Image:
-    """The image with the boxes of the objects found, each with its name and confidence."""
-    h, w = image.shape[-2:]
-    scale = SIDE / max(h, w)
-    panel = to_pil(resize(image, (round(h * scale), round(w * scale)), "bilinear")[0])
-    draw = ImageDraw.Draw(panel)
-    font = ImageFont.load_default(TEXT)
-    for kind, name, instances in found:
-        if instances is None:
-            continue
-        for box, confidence in zip(instances.boxes.tolist(), instances.confidence.tolist(), strict=True):
-            x0, y0, x1, y1 = (scale * edge for edge in box)
-            draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=COLOURS[kind], width=2)
-            label = f"{name} {confidence:.2f}"
-            over = y0 - TEXT - 4 if y0 > TEXT + 4 else min(y1, panel.height - TEXT - 4)
-            at = (min(x0, panel.width - draw.textlength(label, font) - 4), over)
-            draw.rectangle((*at, at[0] + draw.textlength(label, font) + 4, at[1] + TEXT + 4), COLOURS[kind])
-            draw.text((at[0] + 2, at[1]), label, PAPER, font)
-    return panel
+def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
+    (analysis,) = scorer.analyse(batch)
+    scores = scorer.scores_of(batch, [analysis])
+    edited = batch.edited.detach()
+    h, w = edited.shape[-2:]
+    before = []
+    after = []
+    for number, mark in enumerate(_difference_marks(analysis, h, w)):
+        command = analysis.differences[number].command
+        if command != "ADD":
+            before.append(mark)
+        if command != "REMOVE":
+            after.append(mark)
+    unwanted = covered([one.box for one in analysis.incoherent] if analysis.verdicts else [], h, w)
+    panels = [
+        ("source", panel(batch.source, before)),
+        ("edited", panel(edited, after)),
+        ("not asked for", panel(veiled(edited, unwanted.to(edited.device)), [])),
+    ]
+    table = _difference_rows(analysis)
+    record = _record(batch, scores) | {"differences": list(table.values())}
+    details = []
+    for name, row in table.items():
+        said = f": {row['reason']}" if row["reason"] else ""
+        found = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
+        details.append(f"{name}. {found}, {row['judgement']}{said}")
+    shown = {name: {k: v for k, v in row.items() if k != "box"} for name, row in table.items()}
+    verdict_line = _dice_verdict(scores, analysis)
+    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, shown, record)
 
 
-def _veiled(image: Float[Tensor, "1 3 h w"], regions: EditRegions) -> Float[Tensor, "1 3 h w"]:
-    """The image with a coloured veil over the region that may change."""
-    veil = image.new_tensor(VEIL)[:, None, None] / 255
-    may = regions.mask[None, None].to(image)
-    return image * (1 - 0.6 * may) + 0.6 * may * veil
+def _difference_marks(analysis: Analysis, height: int, width: int) -> list[Mark]:
+    boxes = pixel_boxes([one.box for one in analysis.differences], height, width).tolist()
+    marks = []
+    for number, (one, box) in enumerate(zip(analysis.differences, boxes, strict=True), 1):
+        marks.append(Mark(tuple(box), FRAMES[one.command], f"{number} {one.command} {one.subject}"[:28]))
+    return marks
+
+
+def _difference_rows(analysis: Analysis) -> dict[str, dict[str, Any]]:
+    """The differences by their numbers, with their judgements as far as there are any."""
+    rows: dict[str, dict[str, Any]] = {}
+    for number, one in enumerate(analysis.differences):
+        judged = analysis.verdicts[number] if analysis.verdicts else None
+        probability = judged.probability if judged is not None else float("nan")
+        rows[str(number + 1)] = {
+            "command": one.command,
+            "subject": one.subject,
+            "box": list(one.box),
+            "confidence": one.confidence,
+            "judgement": SAYS[judged.coherent if judged is not None else None],
+            "probability": probability if probability == probability else None,
+            "reason": judged.reason if judged is not None else "",
+        }
+    return rows
+
+
+def _dice_verdict(scores: Scores, analysis: Analysis) -> str:
+    """The result in one sentence."""
+    if not scores.valid[0]:
+        return f"No score: {scores.reason[0]}."
+    score = f"DICE {float(scores.score[0]):.2f} of 1"
+    n = len(analysis.differences)
+    if n == 0:
+        return f"Nothing changed ({score})."
+    found = f"{n} difference{'s' if n > 1 else ''}, {len(analysis.coherent)} asked for"
+    unwanted = float(scores.parts["unwanted_area"][0])
+    return f"{found} ({score}); {100 * unwanted:.0f} % of the image changed without being asked for."
+
+
+def _record(batch: EditBatch, scores: Scores) -> dict[str, Any]:
+    """Score and parts of one edit for JSON, with None for NaN."""
+    parts = {name: float(part[0]) for name, part in scores.parts.items()}
+    return {
+        "instruction": batch.instruction[0],
+        "score": float(scores.score[0]) if scores.valid[0] else None,
+        "reason": scores.reason[0],
+        "parts": {name: value if value == value else None for name, value in parts.items()},
+    }

@@ -35,6 +35,9 @@ SCORERS = {
     "vifi_clip": PlainName("ViFi-CLIP", "Agreement of the change with the instruction, −100 to 100."),
     "bpm": PlainName("BPM", "The named objects change as asked and the rest stays."),
     "adiee": PlainName("ADIEE", "Success of the edit by a trained vision-language scorer, 0 to 10."),
+    "dice": PlainName("DICE", "Share of the changed area that was asked for."),
+    "dice_clip_i": PlainName("CLIP-I by DICE", "Similarity to the source where no change was asked for."),
+    "dice_clip_t": PlainName("CLIP-T by DICE", "Agreement with the caption where the change was asked for."),
     "vlm_judge": PlainName("Vision-language judge", "Grade by a vision-language model."),
     EXACT: PlainName("Exact rating", "Success of the edit, 0 to 10, from the known truth."),
 }

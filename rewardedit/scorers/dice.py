@@ -16,11 +16,10 @@ from rewardedit.regions.change_detector import ChangeDetector
 from rewardedit.regions.differences import Difference, DifferenceDetector, covered
 from rewardedit.regions.load import FINDERS, locator_options
 from rewardedit.scorers.base import Scorer
-from rewardedit.scorers.dice_models import Compat, ModelOptions, Quantize, load_dice, settings_of
+from rewardedit.scorers.dice_models import ModelOptions, load_dice, settings_of
 from rewardedit.scorers.dice_rules import CoherenceRules
 from rewardedit.scorers.dice_vlm import (
     CoherenceJudge,
-    Confidence,
     DiceVlm,
     Verdict,
     VlmCoherence,
@@ -99,10 +98,10 @@ class Dice(Scorer):
         detector: str | dict[str, Any] | None = None,
         coherence: str | dict[str, Any] | None = None,
         objects: str | dict[str, Any] | None = None,
-        confidence: Confidence = "likelihood",
+        confidence: str = "likelihood",
         max_dropped: float = 0.5,
-        compat: Compat = "paper",
-        quantize: Quantize | None = None,
+        compat: str = "paper",
+        quantize: str | None = None,
         longest_edge: int | None = None,
         max_new_tokens: int = 500,
         dtype: torch.dtype | str = torch.float32,
@@ -171,7 +170,10 @@ class Dice(Scorer):
         return found
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
-        analyses = self.analyse(batch)
+        return self.scores_of(batch, self.analyse(batch))
+
+    def scores_of(self, batch: EditBatch, analyses: Sequence[Analysis]) -> Scores:
+        """Scores of edits that are already analysed."""
         h, w = batch.edited.shape[-2:]
         values: dict[str, list[float]] = {name: [] for name in ("score", *PARTS)}
         for analysis, instruction in zip(analyses, batch.instruction, strict=True):

@@ -1,7 +1,7 @@
 """CLIP-I and CLIP-T on the parts of images that DICE leaves visible (Baraldi et al. 2025)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from rewardedit.regions.differences import Difference, covered
 from rewardedit.scorers.clip import ClipScorer, load_clip, target_texts
 from rewardedit.scorers.dice import Dice
 
-Fill = Literal["mean", "blur"]
+FILLS = ("mean", "blur")
 BLUR = 16  # the blur's standard deviation is this part of the longer side
 
 
@@ -32,10 +32,10 @@ class DiceClip(ClipScorer):
     family = "clip+dice"
     differentiable = False
 
-    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, dice: Dice, fill: Fill) -> None:
+    def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess, dice: Dice, fill: str) -> None:
         super().__init__(model, tokenizer, preprocess)
-        if fill not in get_args(Fill):
-            raise ValueError(f"fill: expected one of {', '.join(get_args(Fill))}; got {fill!r}")
+        if fill not in FILLS:
+            raise ValueError(f"fill: expected one of {', '.join(FILLS)}; got {fill!r}")
         self.dice = dice
         self.fill = fill
 
@@ -45,7 +45,7 @@ class DiceClip(ClipScorer):
         checkpoint: str = CLIP,
         dtype: torch.dtype = torch.float32,
         dice: Mapping[str, Any] | None = None,
-        fill: Fill = "mean",
+        fill: str = "mean",
     ) -> "DiceClip":
         """Loads a CLIP model of `load_clip`, and DICE by its options.
 

@@ -4,22 +4,22 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, cast
 
 import torch
 
 from rewardedit import devices
 from rewardedit.files import to_json
-from rewardedit.language.vlm import Vlm, load_parts, load_processor, load_vlm, quantised, require_vlm
+from rewardedit.language.vlm import Bits, Vlm, load_parts, load_processor, load_vlm, quantised, require_vlm
 from rewardedit.language.vlm_weights import load_adapter
-from rewardedit.models import fetched, resolve_model
+from rewardedit.models import fetched, is_hub_name, resolve_model
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
 from rewardedit.scorers.dice_vlm import DiceVlm
 from rewardedit.untrusted import file_inside, read_settings_file
 
 ADAPTER = "adapter"  # folder of the LoRA in a checkpoint of ours
-Quantize = Literal["4bit", "8bit", "none"]
-Compat = Literal["paper", "code"]
+QUANTIZE = ("4bit", "8bit", "none")
+COMPATS = ("paper", "code")
 CODE_EDGE = 1456  # longest edge of an image for the published checkpoints
 
 
@@ -51,24 +51,22 @@ class DiceSource:
 class ModelOptions:
     """Options for loading the models of both parts."""
 
-    compat: Compat = "paper"
-    quantize: Quantize | None = None  # None: "4bit" with compat="code", else "none"
+    compat: str = "paper"  # one of `COMPATS`
+    quantize: str | None = None  # None: "4bit" with compat="code", else "none"
     dtype: torch.dtype | str = torch.float32  # with compat="code" float16 unless "none" is quantised
     longest_edge: int | None = None  # of an image, of processors that have such a setting
 
     def __post_init__(self) -> None:
-        if self.compat not in get_args(Compat):
-            raise ValueError(f"compat: expected one of {', '.join(get_args(Compat))}; got {self.compat!r}")
-        if self.quantize not in (None, *get_args(Quantize)):
-            raise ValueError(
-                f"quantize: expected one of {', '.join(get_args(Quantize))}; got {self.quantize!r}"
-            )
+        if self.compat not in COMPATS:
+            raise ValueError(f"compat: expected one of {', '.join(COMPATS)}; got {self.compat!r}")
+        if self.quantize not in (None, *QUANTIZE):
+            raise ValueError(f"quantize: expected one of {', '.join(QUANTIZE)}; got {self.quantize!r}")
 
     @property
-    def bits(self) -> Literal["4bit", "8bit"] | None:
+    def bits(self) -> Bits | None:
         """Bits of the language model's weights; None if they are not quantised."""
         chosen = self.quantize or ("4bit" if self.compat == "code" else "none")
-        return None if chosen == "none" else chosen
+        return None if chosen == "none" else cast(Bits, chosen)
 
     def load(self, name: str, adapter: str | None = None) -> Vlm:
         """Loads a model by hub name or folder, with a LoRA; the LoRA is merged unless the model is quantised,
@@ -151,7 +149,9 @@ def save_dice(folder: Path, dice: DiceVlm, adapter: Any = None) -> None:
 
 def _published(place: DiceSource, options: ModelOptions) -> Vlm:
     """The model of a repository with a merged base and a LoRA in folders side by side."""
-    root = fetched(place.checkpoint)
+    root = Path(place.checkpoint)
+    if is_hub_name(place.checkpoint):
+        root = fetched(place.checkpoint)
     if not root.is_dir():
         raise ValueError(
             f"dice {place.checkpoint!r}: expected a folder or a repository on the hub; there is none"

@@ -11,7 +11,7 @@ removed object is where it was.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -66,9 +66,9 @@ class Judgement:
 class DiceFormat:
     """The texts that a checkpoint was trained on; stored in its folder in the file `DICE_SETTINGS`."""
 
-    # "code": the layout of the published checkpoints, whose wording is ours: the estimator's task is a system
-    # prompt, its text comes before the images, and no turn of the assistant is opened.
-    prompts: Literal["full", "short", "code"] = "full"
+    # One of `PROMPTS`. "code" is the layout of the published checkpoints, in our words: the judge's task is
+    # a system prompt, its text comes before the images, and no turn of the assistant is opened.
+    prompts: str = "full"
     decimals: int = 3  # of the coordinates
     rationale: bool = True  # the judgement gives its reason before the decision
     base: str | None = None  # model that the folder's adapter was trained on; None: the folder is a model

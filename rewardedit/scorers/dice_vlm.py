@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,7 @@ from rewardedit.scorers.dice_text import (
     parse_judgement,
 )
 
-Confidence = Literal["likelihood", "fixed"]
+CONFIDENCES = ("likelihood", "fixed")
 PENALTY = 1.5  # repetition penalty of the published checkpoints' code
 DECISIONS = ("YES", "NO")
 
@@ -83,14 +83,10 @@ class VlmDetector(nn.Module):
         ValueError: on another confidence.
     """
 
-    def __init__(
-        self, dice: DiceVlm, confidence: Confidence = "likelihood", max_new_tokens: int = 500
-    ) -> None:
+    def __init__(self, dice: DiceVlm, confidence: str = "likelihood", max_new_tokens: int = 500) -> None:
         super().__init__()
-        if confidence not in get_args(Confidence):
-            raise ValueError(
-                f"confidence: expected one of {', '.join(get_args(Confidence))}; got {confidence!r}"
-            )
+        if confidence not in CONFIDENCES:
+            raise ValueError(f"confidence: expected one of {', '.join(CONFIDENCES)}; got {confidence!r}")
         self.dice = dice
         self.model = dice.vlm.model  # so that it moves with the scorer
         self.confidence = confidence
@@ -152,6 +148,7 @@ class VlmCoherence(nn.Module):
         """Judges each difference of one edit."""
         if not differences:
             return []
+        self.dice.vlm.note_cut([instruction], "dice")
         plain = without(self.reserved, instruction)
         settings = self.dice.format
         texts = []

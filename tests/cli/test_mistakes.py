@@ -26,8 +26,8 @@ PLAN = ("train", "shapes/refl", "--dry-run")
 OWN = "data={name: table, path: pairs.csv, size: 64"
 IMAGE = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 SCORERS = (
-    "clip_d, clip_t, clip_i, l1, l2, psnr, ssim, lpips, dino_i, vifi_clip, bpm, adiee, lower_of, vlm_judge, "
-    "or one of your own as file.py:function or package.module:Class"
+    "clip_d, clip_t, clip_i, l1, l2, psnr, ssim, lpips, dino_i, vifi_clip, bpm, adiee, lower_of, dice, "
+    "dice_clip_i, dice_clip_t, vlm_judge, or one of your own as file.py:function or package.module:Class"
 )
 TABLES = "rows.jsonl, rows.csv, rows.tsv, rows.parquet, metadata.jsonl, metadata.csv, metadata.tsv, "
 TABLES += "metadata.parquet"

@@ -6,11 +6,13 @@ import pytest
 import torch
 from PIL import Image, ImageFont
 
+from rewardedit import load_scorer
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
 from rewardedit.images import to_pil
 from rewardedit.reports.captioned import GAP, TEXT, captioned, wrap
-from rewardedit.reports.explain import COLOURS, SIDE, explain
+from rewardedit.reports.explain import COLOURS, explain
+from rewardedit.reports.marked import SIDE
 from rewardedit.reports.verdict import verdict
 from rewardedit.shapes import Shapes
 from tests.region_models import save_detector, save_segmenter
@@ -28,7 +30,7 @@ def one(samples, i: int, edited: torch.Tensor) -> EditBatch:
 
 def test_boxes_are_drawn_where_the_objects_are(samples):
     i = samples.edit_type.index("replace")
-    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    page = explain(scorer_of(samples), one(samples, i, samples.target)).image()
     assert page.width == 3 * SIDE + 4 * GAP
     scale = SIDE / 64
     top = TEXT + 2 * GAP
@@ -42,7 +44,7 @@ def test_boxes_are_drawn_where_the_objects_are(samples):
 
 def test_what_may_change_lies_under_a_veil(samples):
     i = samples.edit_type.index("remove")
-    page = explain(scorer_of(samples), one(samples, i, samples.target))
+    page = explain(scorer_of(samples), one(samples, i, samples.target)).image()
     left = 3 * GAP + 2 * SIDE
     top = TEXT + 2 * GAP
     x0, y0, x1, y1 = samples.boxes[i, 0].tolist()
@@ -56,10 +58,10 @@ def test_what_may_change_lies_under_a_veil(samples):
 
 def test_an_edit_without_a_score_is_drawn_too(samples):
     i = samples.edit_type.index("add")
-    page = explain(scorer_of(samples), one(samples, i, samples.source))
+    page = explain(scorer_of(samples), one(samples, i, samples.source)).image()
     assert page.height > SIDE
     batch = EditBatch(samples.source[:1], ["xyzzy"], samples.target[:1])
-    assert explain(scorer_of(samples), batch).size[0] == page.size[0]
+    assert explain(scorer_of(samples), batch).image().size[0] == page.size[0]
     with pytest.raises(ValueError, match="expected one edit; got 2"):
         explain(scorer_of(samples), EditBatch(samples.source[:2], ["a", "b"], samples.target[:2]))
 
@@ -113,7 +115,7 @@ def test_the_command_draws_one_edit(samples, bpm, tmp_path, capsys):
     assert Image.open(out).width == 3 * SIDE + 4 * GAP
     assert "modify" in capsys.readouterr().out
     assert main(["score", *pair, "--scorer", "l1", "--explain", str(out)]) == 2
-    assert "expected the scorer bpm; got L1" in capsys.readouterr().err
+    assert "expected the scorer bpm or dice; got L1" in capsys.readouterr().err
     assert main(["score", *pair, "--scorer", "l1", "l2", "--explain", str(out)]) == 2
     assert "--explain: expected one edit and one scorer" in capsys.readouterr().err
 
@@ -129,3 +131,54 @@ def test_an_edit_can_be_restricted_to_what_bpm_locates(samples, bpm, tiny_editor
     assert set(mask.getdata()) == {0, 255}  # a place was found, and it is not the whole image
     assert main(["edit", *asked, "--mask", "{l1: {}}", "--overwrite"]) == 2
     assert "expected auto, bpm with its options, or a mask file" in capsys.readouterr().err
+
+
+@pytest.fixture
+def changed() -> EditBatch:
+    """An added square that is asked for, and a removed one that is not."""
+    source = torch.full((1, 3, 64, 96), 0.5)
+    edited = source.clone()
+    edited[:, 0, 8:24, 64:80] = 1.0
+    source[:, 2, 40:56, 8:24] = 1.0
+    return EditBatch(source, ["add a red square"], edited)
+
+
+def test_dice_draws_differences_in_three_colours(changed):
+    scorer = load_scorer("dice", detector="change", coherence="rules")
+    explanation = explain(scorer, changed)
+    page = explanation.image()
+    scale = SIDE / 96
+    top = TEXT + 2 * GAP
+    (added, removed) = sorted(explanation.record["differences"], key=lambda one: one["command"])
+    for number, one_found, colour in ((1, added, (255, 0, 0)), (0, removed, (0, 0, 255))):
+        x0, _, x1, y1 = one_found["box"]
+        left = GAP + number * (SIDE + GAP)
+        at = (round(left + scale * 96 * (x0 + x1) / 2), round(top + scale * 64 * y1) - 2)
+        assert page.getpixel(at) == colour
+    veil = (round(3 * GAP + 2 * SIDE + scale * 16), round(top + scale * 48))
+    red, green, _ = page.getpixel(veil)
+    assert red > green + 60
+    assert explanation.lines[0].startswith("2 differences, 1 asked for (DICE 0.")
+    assert any("not asked for: the instruction asks for ADD" in line for line in explanation.details)
+    same = explain(scorer, EditBatch(changed.source, ["add a cup"], changed.source))
+    assert same.lines == ["Nothing changed (DICE 0.00 of 1)."]
+    unread = explain(scorer, EditBatch(changed.source, ["xyzzy"], changed.edited))
+    assert unread.lines[0].startswith("No score: coherence: instruction 'xyzzy'")
+
+
+def test_an_explanation_is_a_page_or_json_too(changed, tmp_path, capsys):
+    for name, image in (("a.png", changed.source[0]), ("b.png", changed.edited[0])):
+        to_pil(image).save(tmp_path / name)
+    pair = [str(tmp_path / "a.png"), str(tmp_path / "b.png"), "add a <b>red</b> square"]
+    dice = "{dice: {detector: change, coherence: rules}}"
+    for name in ("why.html", "why.json"):
+        assert main(["score", *pair, "--scorer", dice, "--explain", str(tmp_path / name)]) == 0
+    page = (tmp_path / "why.html").read_text()
+    assert "not asked for" in page
+    assert "&lt;b&gt;" in page
+    assert "<b>red" not in page
+    assert (tmp_path / "why-images").is_dir()
+    record = json.loads((tmp_path / "why.json").read_text())
+    assert [one["command"] for one in record["differences"]] == ["ADD", "REMOVE"]
+    assert main(["score", *pair, "--scorer", dice, "--explain", str(tmp_path / "why.txt")]) == 2
+    assert "expected a name that ends in .png, .html, .json" in capsys.readouterr().err
