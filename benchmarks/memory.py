@@ -133,8 +133,8 @@ IDEFICS_VISION = {
     "image_size": 364,
     "patch_size": 14,
 }
-# Tokens of the longest prompts: two images of 4 × 4 tiles and a small copy each, with 169 tokens and 3 marks a
-# tile; one image of 512 pixels with 28 × 28 pixels a token.
+# Tokens of the longest prompts: two images of 4 × 4 tiles and a small copy each, with 169 tokens and 3 marks
+# a tile; one image of 512 pixels with 28 × 28 pixels a token.
 PROMPT_TOKENS = {"idefics3": 2 * 17 * (169 + 3) + 256, "qwen2_5_vl": 18 * 18 + 128}
 NARROW_TEXT = {
     "hidden_size": 32,

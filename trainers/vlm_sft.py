@@ -24,10 +24,10 @@ from typing import Any
 import torch
 
 from rewardedit import devices
-from rewardedit.data import DataConfig, Rows, open_rows, require_size
-from rewardedit.data.bad_rows import require_share, usable_rows
+from rewardedit.data import DataConfig, open_rows, require_size
+from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows, usable_rows
 from rewardedit.data.datasets import Subset
-from rewardedit.data.difference_rows import open_differences
+from rewardedit.data.difference_rows import open_differences, readable_rows
 from rewardedit.data.worlds import WORLDS
 from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
@@ -133,7 +133,11 @@ def plan(config: Config) -> list[str]:
 
 
 def open_task(
-    task: str, data: DataConfig, config: Config, reserved: Sequence[str] = (), usable: Rows | None = None
+    task: str,
+    data: DataConfig,
+    config: Config,
+    reserved: Sequence[str] = (),
+    usable: Sequence[Any] | None = None,
 ) -> TaskRows:
     """The rows of a task and the conversations that they become.
 
@@ -146,7 +150,8 @@ def open_task(
         return TaskRows(open_rows(data) if usable is None else usable, make, each=2)
     judged = task == "coherence"
     make = partial(EXAMPLES[judged], form=config.answers, reserved=reserved)
-    return TaskRows(open_differences(data, judged), make, is_shuffled=data.name in WORLDS)
+    rows = open_differences(data, judged) if usable is None else usable
+    return TaskRows(rows, make, is_shuffled=data.name in WORLDS)
 
 
 def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[TaskRows]:
@@ -157,6 +162,11 @@ def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[Ta
         if task == "captions":
             rows = open_rows(data)
             usable = Subset(rows, usable_rows(rows, data, check_captions, folder, config.bad_rows))
+        elif data.name not in WORLDS:
+            marked = open_differences(data, task == "coherence")
+            kept, reasons = readable_rows(marked)
+            require_few(folder, unreadable_rows(reasons), len(marked), config.bad_rows)
+            usable = Subset(marked, kept)
         tasks.append(open_task(task, data, config, reserved, usable))
     if config.pairs is not None:
         pairs = make_pairs(config.pairs, folder / "pairs", config.bad_rows)

@@ -43,6 +43,11 @@ DEFAULT_PAIRS = {
 HARD_PAIRS = {"two": 0.2, "three": 0.2, "over_done": 0.2, "drift": 0.2, "traces": 0.2}
 MOST = 3  # differences of a pair, except of similar scenes
 BACKGROUND = "background"  # subject of the difference that covers the whole image
+NAMING: dict[Command, str] = {
+    "ADD": "add a {}",
+    "REMOVE": "remove the {}",
+    "EDIT": "make the {} bigger",
+}
 EDITOR = "shapes/editor"  # whose autoencoder leaves the traces
 CERTAIN = 9.0  # least rating of each aspect, of 10, at which an editor's output shows the target's scene
 
@@ -240,13 +245,21 @@ class ShapesDifferences(Sequence):
         if "traces" in kinds:
             editor = self.editor()
             images[kinds == "traces"] = editor.family.reconstruct(editor.pipe, images[kinds == "traces"])
-        rows = zip(
-            samples.id, samples.source, images, scene_differences(before, after, self.boxes), strict=True
-        )
-        return [
-            DifferenceRow(f"{name}-{kind}", source, edited, found)
-            for (name, source, edited, found), kind in zip(rows, kinds, strict=True)
-        ]
+        found = scene_differences(before, after, self.boxes)
+        rows: list[DifferenceRow] = []
+        for i, (name, kind) in enumerate(zip(samples.id, kinds, strict=True)):
+            instruction = naming(found[i]) or samples.instruction[i]
+            pair = samples.source[i], images[i]
+            rows.append(DifferenceRow(f"{name}-{kind}", *pair, found[i], instruction))
+        return rows
+
+
+def naming(differences: Sequence[Difference]) -> str | None:
+    """An instruction that names the object of the first difference, which detectors without a model may read;
+    None if there is no object.
+    """
+    first = next((one for one in differences if one.subject != BACKGROUND), None)
+    return None if first is None else NAMING[first.command].format(first.subject)
 
 
 def pair_scenes(kind: str, rng: np.random.Generator, samples: ShapesBatch) -> Scenes:
