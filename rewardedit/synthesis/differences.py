@@ -12,7 +12,7 @@ objects and the shares of the commands are ours.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -63,6 +63,7 @@ class SimilarConfig:
     min_shared: int = 1  # least number of classes that both images have
     max_other: int = 14  # largest number of classes that only one of the two has
     edit_iou: float = 0.5  # least IoU of two objects of other classes that are one EDIT
+    boxes: Literal["union", "edited"] = "union"  # box of an EDIT: around both objects, or the second image's
     neighbours: int = 50  # most similar images that are tried for each image
     batch_size: int = 64  # images encoded at a time
 
@@ -256,7 +257,8 @@ def differences_of(first: BoxedImage, second: BoxedImage, choice: SimilarConfig)
     overlap = pairwise_iou(_boxes(gone), _boxes(new))
     while overlap.numel() and float(overlap.max()) >= choice.edit_iou:
         i, j = divmod(int(overlap.argmax()), overlap.shape[1])
-        found.append(Difference("EDIT", plain_subject(gone[i].name), _around(gone[i], new[j])))
+        box = _around(gone[i], new[j]) if choice.boxes == "union" else new[j].box
+        found.append(Difference("EDIT", plain_subject(gone[i].name), box))
         overlap[i], overlap[:, j] = -1, -1
         replaced[0].add(i)
         replaced[1].add(j)
