@@ -129,7 +129,7 @@ def plan(config: Config) -> list[str]:
             lines.append(f"training: {config.train.updates(sum(map(len, tasks)))} updates")
         return lines
 
-    return plan_of(model, rows)
+    return plan_of(rows, model)
 
 
 def open_task(

@@ -22,6 +22,7 @@ from rewardedit.synthesis.captions import caption_pairs
 from rewardedit.trainers.vlm_sft import Config, open_task, plan
 from rewardedit.training.conversations import caption_examples, check_captions
 from rewardedit.training.sft import SftConfig, newest_checkpoint
+from tests.forks import launch
 from tests.models import save_vlm
 
 
@@ -123,7 +124,7 @@ def test_the_plan_counts_both_answers_of_a_row_and_reads_no_weights(table, tmp_p
     (tmp_path / "model.safetensors").unlink()
     settings = SftConfig(epochs=3.0, batch_size=4)
     own = Config("x", {"captions": DataConfig("table", table, size=64)}, model=str(tmp_path), train=settings)
-    assert plan(own)[1:3] == ["captions: 8 examples", "training: 6 updates"]
+    assert plan(own)[:2] == ["captions: 8 examples", "training: 6 updates"]
     with pytest.raises(ValueError, match="expected a multiple of micro_batch_size, 3"):
         SftConfig(batch_size=8, micro_batch_size=3)
     with pytest.raises(ValueError, match="model 'nowhere'"):
@@ -142,8 +143,8 @@ def test_a_checkpoint_that_was_half_written_is_passed_over(tmp_path):
 DICE = [
     "train",
     "shapes/dice",
-    "first_phase=2",
-    "phase-2.adapter=null",
+    "first_phase=3",
+    "phase-3.adapter=null",
     "lora_rank=4",
     "data.differences.limit=280",
     "data.coherence.limit=200",
@@ -160,7 +161,7 @@ DICE = [
 def test_both_tasks_are_learned_and_loaded(tmp_path):
     run = tmp_path / "run"
     assert main([*DICE, "--out", str(run)]) == 0
-    folder = run / "phase-2" / "dice"
+    folder = run / "phase-3" / "dice"
     dice = load_dice(str(folder))
     assert dice.format == DiceFormat("short", 2, False, base="shapes/vlm")
     tokenizer = dice.vlm.processor.tokenizer
@@ -180,13 +181,13 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([*DICE, "--out", str(whole)]) == 0
     shutil.copytree(whole, broken)
-    own = broken / "phase-2"
+    own = broken / "phase-3"
     shutil.rmtree(own / "dice")
     shutil.rmtree(own / "checkpoints" / "checkpoint-4")
     (own / "made_of.json").unlink()
     assert main([*DICE, "--out", str(broken), "--resume"]) == 0
     first, second = (
-        load_file(run / "phase-2" / "dice" / "adapter" / "adapter_model.safetensors")
+        load_file(run / "phase-3" / "dice" / "adapter" / "adapter_model.safetensors")
         for run in (whole, broken)
     )
     for name, value in first.items():
@@ -194,13 +195,13 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path):
 
 
 def test_a_later_phase_trains_the_same_lora_further(tmp_path):
-    words = [word for word in DICE if word not in ("first_phase=2", "phase-2.adapter=null")]
+    words = [word for word in DICE if word not in ("first_phase=3", "phase-3.adapter=null")]
     words[words.index("train.max_steps=4")] = "train.max_steps=1"
     run = tmp_path / "run"
-    assert main([*words, "phase-2.train.lr=0.0", "--out", str(run)]) == 0
+    assert main([*words, "phase-2.train.lr=0.0", "phase-3.train.lr=0.0", "--out", str(run)]) == 0
     first, second = (
         load_file(run / phase / "dice" / "adapter" / "adapter_model.safetensors")
-        for phase in ("phase-1", "phase-2")
+        for phase in ("phase-1", "phase-3")
     )
     assert first.keys() == second.keys()
     for name, value in first.items():
@@ -213,3 +214,22 @@ def test_shares_must_name_every_task(table):
         Config("x", data, shares={"differences": 1.0})
     with pytest.raises(ValueError, match="data: expected rows of some of captions, differences, coherence"):
         Config("x", {"pictures": DataConfig("table", table, size=64)})
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_trains(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from rewardedit.cli import main\n"
+        "torch.set_num_threads(1)\n"
+        "raise SystemExit(main(sys.argv[1:]))\n"
+    )
+    words = [word.replace("micro_batch_size=2", "micro_batch_size=1") for word in DICE]
+    weights = []
+    for number in (1, 2):
+        out = tmp_path / str(number)
+        launch(script, number, *words, "--out", str(out))
+        weights.append(load_file(out / "phase-3" / "dice" / "adapter" / "adapter_model.safetensors"))
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4)
