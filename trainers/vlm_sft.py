@@ -26,7 +26,7 @@ import torch
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows, usable_rows
-from rewardedit.data.datasets import Subset
+from rewardedit.data.datasets import Subset, reading_workers
 from rewardedit.data.difference_rows import open_differences, readable_rows
 from rewardedit.data.worlds import WORLDS
 from rewardedit.devices import require_precision
@@ -75,9 +75,8 @@ class Config:
     """Model, rows and settings of a LoRA."""
 
     name: str  # name of the run and of its folder in runs/
-    data: dict[str, DataConfig] = field(
-        default_factory=dict
-    )  # rows by task: captions, differences, coherence
+    # rows by task: captions, differences, coherence
+    data: dict[str, DataConfig] = field(default_factory=dict)
     shares: dict[str, float] = field(default_factory=dict)  # share of each task; empty: by numbers of rows
     # images with boxes, of which pairs with differences are made; None: only those of data.differences
     pairs: DifferencePairsConfig | None = None
@@ -98,13 +97,18 @@ class Config:
                 f"data: expected rows of some of {', '.join(TASKS)}, e.g. data.captions.path=FOLDER; got "
                 f"{', '.join(self.data) or 'none'}"
             )
-        if self.shares and (set(self.shares) != set(self.data) or abs(sum(self.shares.values()) - 1) > 1e-6):
-            raise ValueError(f"shares: expected one of each task in data, with sum 1; got {self.shares}")
         if self.pairs is not None and "differences" in self.data:
             raise ValueError("pairs: makes the rows of differences; leave data.differences out, or pairs")
+        if self.shares and (set(self.shares) != set(self.tasks) or abs(sum(self.shares.values()) - 1) > 1e-6):
+            raise ValueError(f"shares: expected one of each task in data, with sum 1; got {self.shares}")
         for task, data in self.data.items():
             if task == "captions":
                 require_size(data)
+
+    @property
+    def tasks(self) -> list[str]:
+        """Names of all tasks, that of `pairs` last."""
+        return [*self.data, *(["differences"] if self.pairs is not None else [])]
 
 
 def plan(config: Config) -> list[str]:
@@ -195,12 +199,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     vlm = load_base(config)
     tasks = open_tasks(config, folder, reserved_tokens(vlm))
     steps = config.train.updates(sum(map(len, tasks)))
-    shares = [config.shares[task] for task in config.data] if config.shares else None
+    shares = [config.shares[task] for task in config.tasks] if config.shares else None
     order = merged_order(tasks, config.train.seed, steps * config.train.batch_size, shares)
     model = make_trainable(config, vlm, texts_of(tasks, order) if config.extend_vocabulary else [])
+    workers = 0 if all(task.is_shuffled for task in tasks) else reading_workers(len(order))
     trainer = SFTTrainer(
         model,
-        args=trl_settings(config.train, folder / "checkpoints", steps),
+        args=trl_settings(config.train, folder / "checkpoints", steps, workers),
         train_dataset=lazy_dataset(config, vlm, tasks, order),
         processing_class=vlm.processor,
     )

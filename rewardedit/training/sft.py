@@ -59,8 +59,8 @@ class SftConfig:
         return self.max_steps or ceil(self.epochs * examples / self.batch_size)
 
 
-def trl_settings(train: SftConfig, folder: Path, steps: int) -> Any:
-    """TRL's settings of a training, with checkpoints in `folder`."""
+def trl_settings(train: SftConfig, folder: Path, steps: int, workers: int = 0) -> Any:
+    """TRL's settings of a training, with checkpoints in `folder`, and processes that read ahead."""
     from trl import SFTConfig
 
     precision = devices.precision_here(train.mixed_precision)
@@ -84,6 +84,7 @@ def trl_settings(train: SftConfig, folder: Path, steps: int) -> Any:
         fp16=precision == "fp16",
         use_cpu=devices.default_device() == "cpu",
         remove_unused_columns=False,
+        dataloader_num_workers=workers,
         report_to="none",
     )
     settings._n_gpu = 1  # one process trains on one GPU: DataParallel would multiply the batch
