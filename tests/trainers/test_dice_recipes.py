@@ -1,5 +1,5 @@
-"""DICE's full-size recipes from their first stage to a scorer, on tiny models: Idefics3, DINO and an inpainting
-pipeline, with a few images in COCO's format.
+"""DICE's full-size recipes from their first stage to a scorer, on tiny models (Idefics3, DINO, an inpainting
+pipeline) and a few images in COCO's format.
 """
 
 import json
