@@ -40,7 +40,9 @@ def coco(tmp_path_factory) -> str:
     annotations = []
     for i in range(6):
         picture = torch.rand(3, 32, 48, generator=torch.Generator().manual_seed(i)) * 0.2 + 0.4
-        picture[:, 8:24, 6:18] = torch.tensor([0.9, 0.1, 0.1])[:, None, None]
+        for left in (6, 30):
+            colour = torch.rand(3, 1, 1, generator=torch.Generator().manual_seed(9 * i + left))
+            picture[:, 8:24, left : left + 12] = colour
         to_pil(picture).save(folder / f"{i}.png")
         images.append({"id": i, "file_name": f"{i}.png", "width": 48, "height": 32})
         for kind, box in ((1, [6, 8, 12, 16]), (2 + i % 3, [30, 8, 12, 16])):

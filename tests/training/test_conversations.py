@@ -56,7 +56,7 @@ def test_answers_can_be_read_again():
         text = example["completion"][0]["content"][0]["text"]
         assert parse_judgement(text).coherent is coherent
         assert parse_judgement(text).reason == "it was asked for."
-        assert torch.tensor(list(example["images"][1].getdata())).unique(dim=0).shape[0] == 2, "a frame"
+        assert len(example["images"][1].getcolors()) == 2, "a frame"
 
 
 def test_texts_that_steer_the_model_are_not_learned():
@@ -75,7 +75,7 @@ def test_the_prompt_is_that_of_use(kind, tmp_path):
     (example,) = difference_examples(row(), SHORT)
     texts = as_texts(vlm, example)
     assert texts["prompt"] == vlm.prompt(detection_chat("short"))
-    assert texts["completion"].startswith('["REMOVE: red circle')
+    assert texts["completion"].strip().startswith('["REMOVE: red circle')
     assert vlm.processor.tokenizer.eos_token in texts["completion"]
     assert texts["completion"].count("REMOVE") == 1
 
