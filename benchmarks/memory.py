@@ -1,7 +1,7 @@
 """GPU memory of each full-size recipe, written into its header: python benchmarks/memory.py
 
 Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
-DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, created without data on the `meta` device.
+DINOv2-base, Qwen2.5-VL, Idefics3-8B and LLaVA-NeXT-8B, created without data on the `meta` device.
 """
 
 import re
@@ -19,6 +19,8 @@ from transformers import (
     CLIPVisionConfig,
     Dinov2Config,
     Dinov2Model,
+    Idefics3Config,
+    Idefics3ForConditionalGeneration,
     LlamaConfig,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
@@ -44,10 +46,11 @@ from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
-from rewardedit.trainers import adiee_scorer, vifi_clip
+from rewardedit.trainers import adiee_scorer, vifi_clip, vlm_sft
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
 from rewardedit.training.scorer_estimate import scorer_step
+from rewardedit.training.sft_estimate import sft_memory
 
 UNET: dict[str, Any] = {
     "sample_size": 64,
@@ -71,6 +74,9 @@ RECIPES = (
     "humanedit-vifi-clip",
     "adiee-scorer",
     "adiee-scorer-24gb",
+    "captioner",
+    "dice-detector",
+    "dice-coherence",
 )
 # Qwen2.5-VL's language models; their vision towers are the same.
 QWEN: dict[str, dict[str, Any]] = {
@@ -117,6 +123,19 @@ LLAVA_VISION = {
     "image_size": 336,
     "patch_size": 14,
 }
+# Idefics3-8B: Llama-3-8B with SigLIP's shape-optimised tower for tiles of 364 pixels.
+IDEFICS_TEXT = {"model_type": "llama", **LLAVA_TEXT, "vocab_size": 128259, "max_position_embeddings": 131072}
+IDEFICS_VISION = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 364,
+    "patch_size": 14,
+}
+# Tokens of the longest prompts: two images of 4 × 4 tiles and a small copy each, with 169 tokens and 3 marks
+# a tile; one image of 512 pixels with 28 × 28 pixels a token.
+PROMPT_TOKENS = {"idefics3": 2 * 17 * (169 + 3) + 256, "qwen2_5_vl": 18 * 18 + 128}
 NARROW_TEXT = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -170,15 +189,8 @@ def scorer(spec: ScorerSpec) -> Scorer:
 
 def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
     """A judge with Qwen2.5-VL."""
-    processor = qwen_processor()
-    tokens = {name: processor.tokenizer.convert_tokens_to_ids(text) for name, text in QWEN_TOKENS.items()}
-    text = QWEN[checkpoint]
-    vision = {**QWEN_VISION, "out_hidden_size": text["hidden_size"]}
-    rope = {"rope_scaling": {"rope_type": "default", "mrope_section": [16, 24, 24]}}
-    config = Qwen2_5_VLConfig(text_config={**text, **rope}, vision_config=vision, **tokens)
-    with torch.device("meta"):
-        model = Qwen2_5_VLForConditionalGeneration(config).to(getattr(torch, dtype))
-    return VlmJudge(Vlm(model.eval().requires_grad_(False), processor), checkpoint)
+    model = qwen(checkpoint, getattr(torch, dtype)).eval()
+    return VlmJudge(Vlm(model, qwen_processor()), checkpoint)
 
 
 def llava(device: str = "meta", narrow: bool = False) -> Vlm:
@@ -217,6 +229,37 @@ def llava(device: str = "meta", narrow: bool = False) -> Vlm:
     finally:
         torch.set_default_dtype(torch.float32)
     return Vlm(model.requires_grad_(False), processor)
+
+
+def qwen(checkpoint: str, dtype: torch.dtype) -> Any:
+    """Qwen2.5-VL on `meta`."""
+    processor = qwen_processor()
+    tokens = {name: processor.tokenizer.convert_tokens_to_ids(text) for name, text in QWEN_TOKENS.items()}
+    text = QWEN[checkpoint]
+    vision = {**QWEN_VISION, "out_hidden_size": text["hidden_size"]}
+    rope = {"rope_scaling": {"rope_type": "default", "mrope_section": [16, 24, 24]}}
+    config = Qwen2_5_VLConfig(text_config={**text, **rope}, vision_config=vision, **tokens)
+    with torch.device("meta"):
+        return Qwen2_5_VLForConditionalGeneration(config).to(dtype).requires_grad_(False)
+
+
+def idefics3() -> Any:
+    """Idefics3-8B on `meta`, in bf16."""
+    config = Idefics3Config(vision_config=IDEFICS_VISION, text_config=IDEFICS_TEXT, scale_factor=2)
+    with torch.device("meta"):
+        return Idefics3ForConditionalGeneration(config).to(torch.bfloat16).requires_grad_(False)
+
+
+def sft_training(config: vlm_sft.Config) -> dict[str, int]:
+    """Bytes of a step of a captioner's, or of DICE's training."""
+    model = idefics3() if "Idefics3" in config.model else qwen(config.model, torch.bfloat16)
+    tokens = PROMPT_TOKENS[model.config.model_type]
+    train = config.train
+    return {
+        "step": sft_memory(
+            model, config.lora_rank, train.micro_batch_size, tokens, train.gradient_checkpointing
+        )
+    }
 
 
 def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
@@ -262,6 +305,11 @@ def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFas
 def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[str, int]:
     """Most bytes that each stage of a recipe needs."""
     _, config = load_recipe(recipe, [])
+    if recipe.startswith("dice-"):
+        first = next(iter(config.phases.values())).settings if hasattr(config, "phases") else config
+        return sft_training(first)
+    if recipe == "captioner":
+        return sft_training(config)
     if recipe.startswith("adiee-scorer"):
         return scorer_training(config)
     if recipe.startswith("humanedit"):

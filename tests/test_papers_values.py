@@ -42,7 +42,7 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("adiee-scorer-24gb", "lora_rank", 8, ADIEE),
     ("adiee-scorer-24gb", "layout", "concat", ADIEE_CODE),
     ("adiee-scorer-24gb", "head", "classes", ADIEE_CODE),
-    ("captioner", "train.lora_rank", 8, SUPPLEMENT),
+    ("captioner", "lora_rank", 8, SUPPLEMENT),
     ("captioner", "train.batch_size", 8, SUPPLEMENT),
     ("captioner", "train.lr", 1e-4, SUPPLEMENT),
     ("captioner", "train.epochs", 3.0, FACTORY),

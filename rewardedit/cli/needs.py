@@ -22,6 +22,7 @@ from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
 from rewardedit.models.extras import extras, install_command
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
+from rewardedit.synthesis.differences import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
 
 # Settings that name a model: a packaged one, a folder, a run's folder, or one on the hub.
@@ -103,6 +104,8 @@ def references(config: Any) -> Iterator[Reference]:
     if isinstance(config, MethodConfig) and config.kind == "folder":
         yield Reference("data", config.model, on_hub=False)
         return
+    if isinstance(config, DifferencePairsConfig):
+        yield Reference("data", config.annotations, on_hub=False)
     hints = typing.get_type_hints(type(config))
     values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
     if values.get("init_from") and {"vae", "text_encoder"} <= values.keys():

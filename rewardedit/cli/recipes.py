@@ -17,7 +17,6 @@ CONFIG = "config.yaml"  # in a run's folder
 TRAINERS = {
     "adiee_data": "rewardedit.trainers.adiee_data",
     "adiee_scorer": "rewardedit.trainers.adiee_scorer",
-    "captioner": "rewardedit.trainers.captioner",
     "refl": "rewardedit.trainers.refl",
     "reward_conditioned": "rewardedit.trainers.reward_conditioned",
     "shapes_autoencoder": "rewardedit.shapes.trainers.autoencoder",
@@ -29,12 +28,13 @@ TRAINERS = {
     "shapes_text_to_image": "rewardedit.shapes.trainers.text_to_image",
     "shapes_vlm": "rewardedit.shapes.trainers.vlm",
     "vifi_clip": "rewardedit.trainers.vifi_clip",
+    "vlm_sft": "rewardedit.trainers.vlm_sft",
 }
 # Titles of groups of trainers for photographs, in the order in which they are listed.
 GROUPS = {
     "edit photographs better": ("reward_conditioned", "refl", None),  # None: phases of several
     "score edits": ("adiee_scorer", "vifi_clip"),
-    "make data": ("adiee_data", "captioner"),
+    "make data": ("adiee_data", "vlm_sft"),
 }
 OTHERS = "others"
 INDENT = 43  # columns before a description

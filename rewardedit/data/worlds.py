@@ -3,7 +3,7 @@
 Nothing here or below imports a world; it is found by its name when it is requested.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -15,6 +15,7 @@ from rewardedit.models import WORLDS
 
 if TYPE_CHECKING:
     from rewardedit.data.datasets import DataConfig
+    from rewardedit.data.difference_rows import DifferenceRow
     from rewardedit.data.sequences import Sequences, SequencesConfig
     from rewardedit.data.sources import Rows
 
@@ -82,6 +83,8 @@ class World:
     editor: str  # name of its editor
     open_rows: "Callable[[DataConfig], Rows]"
     open_sequences: "Callable[[SequencesConfig], Sequences]"
+    # (data, judged): pairs with their differences, or single differences with a verdict
+    open_differences: "Callable[[DataConfig, bool], Sequence[DifferenceRow]]"
     # (split, seed, backdrops, first, n): samples first to first + n - 1; ValueError if there are no such ones
     samples: Callable[[str, int, tuple[str, ...], int, int], Samples]
     # ratings of edits (b, 3, h, w) of samples, 0 for an image that is not finite

@@ -41,13 +41,14 @@ def _few(keys: Collection[str]) -> str:
     return ", ".join(sorted(keys)[:3]) + (f", … ({len(keys)} in all)" if len(keys) > 3 else "")
 
 
-def load_adapter(model: Any, adapter: str, name: str) -> Any:
+def load_adapter(model: Any, adapter: str, name: str, trainable: bool = False) -> Any:
     """Returns the model wrapped by PEFT, with a LoRA that was trained on it. Warns if both have hub names and
     the LoRA names another model: its weights fit every model of the same shape.
 
     Args:
         adapter: hub name or folder.
         name: the model's name, for errors.
+        trainable: whether its weights are to be trained further.
 
     Raises:
         ValueError: if there is no such adapter, or it belongs to another model: PEFT would continue with
@@ -59,14 +60,15 @@ def load_adapter(model: Any, adapter: str, name: str) -> Any:
     if config.peft_type != "LORA":
         raise ValueError(f"adapter {adapter!r}: expected a LoRA; got {str(config.peft_type)[:80]}")
 
-    config.inference_mode = True
+    config.inference_mode = not trainable
     base = config.base_model_name_or_path or name
     if base != name and _may_be_on_the_hub(base) and _may_be_on_the_hub(name):
         warnings.warn(f"adapter {adapter!r} was trained on {base} and is applied to {name}", stacklevel=2)
     try:
         with pretrained.reading(adapter):
             adapted = PeftModel(model, config)
-            found = adapted.load_adapter(adapter, "default", key_mapping=older_names(model))
+            names = older_names(model)
+            found = adapted.load_adapter(adapter, "default", is_trainable=trainable, key_mapping=names)
         wrong = [*found.missing_keys, *found.unexpected_keys]
         if wrong:
             raise ValueError(f"their weights differ: {_few(wrong)}")

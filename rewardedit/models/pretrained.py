@@ -17,6 +17,8 @@ from safetensors import SafetensorError
 from rewardedit.models import RELATIVE, is_hub_name, no_network
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
+# Modules of the base classes of pipelines.
+PIPELINES = {"diffusers.pipelines.pipeline_utils", "diffusers.pipelines.auto_pipeline"}
 UNREACHABLE = "couldn't connect"  # in the errors of transformers and diffusers
 _LOCK = threading.RLock()  # transformers' setting below is one for all threads
 
@@ -50,7 +52,7 @@ def _require_folder(name: str) -> None:
 def _load(kind: Any, name: str, **options: Any) -> Any:
     modules = [base.__module__ for base in kind.__mro__]
     with reading(name):
-        if "diffusers.pipelines.pipeline_utils" in modules:
+        if PIPELINES & set(modules):
             load_index(name)
             return kind.from_pretrained(name, trust_remote_code=False, **options)
         if any(module.startswith("transformers.") for module in modules):

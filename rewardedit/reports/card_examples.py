@@ -11,7 +11,7 @@ from rewardedit.untrusted import read_settings_file
 
 SIDE = 512  # pixels of the image in the examples, where the data have no size of their own
 INSTRUCTION = "make the sky red"
-SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "adiee"}  # by trainer
+SCORERS = {"vifi_clip": "vifi_clip", "adiee_scorer": "adiee", "vlm_sft": "dice"}  # by trainer
 BASE = "path/to/the/base"  # stands for a base that is no model of the hub
 
 
@@ -46,7 +46,7 @@ def examples(
     if kind == "captioner":
         code = "from rewardedit.language.vlm import load_vlm\n\n"
         return [("rewardedit", f"{code}captioner = load_vlm({json.dumps(base)}, adapter={name})")]
-    if kind == "scorer":
+    if kind in ("scorer", "dice"):
         scorer = json.dumps(SCORERS.get(trainer, "vifi_clip"))
         load = f"scorer = load_scorer({scorer}, checkpoint={name})"
         edit = (

@@ -18,10 +18,11 @@ from rewardedit.reports.card_samples import copy_samples, remove_samples
 from rewardedit.reports.published import published, without_local
 
 # Folders in which trainers leave their result.
-RESULTS = ("pipeline", "lora", "scorer", "detector", "segmenter", "vlm", "clip")
+RESULTS = ("pipeline", "lora", "scorer", "dice", "detector", "segmenter", "vlm", "clip")
 CARD = "README.md"
 MODELS = ("base", "model", "checkpoint", "init_from")  # settings that name a base model
-LIBRARIES = {"captioner": "peft", "pipeline": "diffusers", "lora": "diffusers"}  # others: transformers
+# Libraries of results; those of others: transformers.
+LIBRARIES = {"captioner": "peft", "dice": "peft", "pipeline": "diffusers", "lora": "diffusers"}
 EDITORS = {"pipeline": "finetune", "lora": "adapter"}  # how an editor relates to its base model
 SET_ASIDE = ("usage", "differences", "settings", "change_outside")  # metrics that are no plain figures
 PLAIN = re.compile(r"[\w-]*")  # names of trainers
@@ -103,7 +104,7 @@ def card(
     trainer = str(environment.get("trainer", ""))
     if not PLAIN.fullmatch(trainer):
         raise ValueError(f"environment.json: trainer: expected a trainer's name; got {trainer[:80]!r}")
-    made = trainer if trainer in LIBRARIES else kind
+    made = "captioner" if (trainer, kind) == ("vlm_sft", "lora") else kind
     base = base_of(settings)
     blocks = examples(made, repo, base, trainer, usage or Usage(), (settings.get("data") or {}).get("size"))
     packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())

@@ -1,6 +1,6 @@
 """Candidate edits of known quality: right ones, and deliberate examples of editors' typical errors."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,9 @@ from rewardedit.shapes.scenes import (
     CELLS,
     LOOSELY_RELATED_CELLS,
     OBJECT_FIELDS,
+    Scenes,
     apply_edits,
+    choose,
     edit_types,
     pick,
     sample_edits,
@@ -33,6 +35,18 @@ CORRUPTION_KINDS = (
 )
 # Default mix for the small editor's training, as InstructPix2Pix learned from pairs that were not all good.
 DEFAULT_MIX = {"right": 0.70, "untouched": 0.08, "half_done": 0.07, "over_done": 0.10, "wrong_object": 0.05}
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Edited images of b samples, and the scenes that they show."""
+
+    images: Float[Tensor, "b 3 64 64"]
+    scenes: Scenes | None  # None: cross-fades and halves, which show no scene
+
+    @classmethod
+    def drawn(cls, scenes: Scenes) -> "Candidates":
+        return cls(render(scenes), scenes)
 
 
 def corrupt_targets(
@@ -60,27 +74,29 @@ def corrupt_targets(
     for i, name in enumerate(shares):
         rows = np.flatnonzero(chosen == i)
         if len(rows):
-            edited[rows] = MAKERS[name](_rows(samples, rows), rng)
+            edited[rows] = MAKERS[name](rows_of(samples, rows), rng).images
     names = list(shares)
     return [names[i] for i in chosen], edited
 
 
-def _rows(samples: ShapesBatch, rows: np.ndarray) -> ShapesBatch:
+def rows_of(samples: ShapesBatch, rows: np.ndarray) -> ShapesBatch:
+    """The samples in the given rows."""
+
     def take(value):
         return [value[i] for i in rows] if isinstance(value, list) else value[rows]
 
     return ShapesBatch(*map(take, vars(samples).values()))
 
 
-def right(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    return samples.target
+def right(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
+    return Candidates(samples.target, samples.after)
 
 
-def untouched(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
-    return samples.source
+def untouched(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
+    return Candidates(samples.source, samples.before)
 
 
-def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """Half-done edits: half are cross-fades of source and target, half draw only one side of the change."""
     b = len(samples)
     fade = torch.from_numpy(rng.uniform(0.3, 0.7, b)).float()[:, None, None, None].expand(-1, 1, 64, 64)
@@ -93,10 +109,10 @@ def half_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     first = torch.where(axis[:, None, None], (line < middle[:, 0]), (line[:, None] < middle[:, 1]))
     side = (first ^ flip[:, None, None]).float()[:, None]
     weight = torch.where(torch.from_numpy(rng.random(b) < 0.5)[:, None, None, None], fade, side)
-    return samples.source.lerp(samples.target, weight.expand_as(samples.target))
+    return Candidates(samples.source.lerp(samples.target, weight.expand_as(samples.target)), None)
 
 
-def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """The right edit, and one more change that was not requested."""
     others = without_edited(samples.after, samples.edits)
     names = ("remove", "replace", "recolour", "resize", "background")
@@ -111,10 +127,10 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     at = rows, samples.edits.to_cell[rows]
     for name in OBJECT_FIELDS:
         getattr(spoiled, name)[at] = getattr(samples.after, name)[at]
-    return render(spoiled)
+    return Candidates.drawn(spoiled)
 
 
-def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """The same edit applied to another object; the source itself if there is no other."""
     edits = samples.edits
     b = np.arange(len(samples))
@@ -134,11 +150,10 @@ def wrong_object(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
         colour=np.where(keeps_colour, samples.before.colour[b, cell], edits.colour),
         size=np.where(edits.is_type("resize"), resized, size),
     )
-    drawn = render(apply_edits(samples.before, other))
-    return torch.where(torch.from_numpy(able)[:, None, None, None], drawn, samples.source)
+    return Candidates.drawn(choose(able, apply_edits(samples.before, other), samples.before))
 
 
-def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """The right edit in a colour that is neither the requested one nor the old one;
     a removed object is recoloured instead.
     """
@@ -161,10 +176,10 @@ def wrong_colour(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     grounds[b, after.background], grounds[b, samples.before.background] = False, False
     is_background = edits.is_type("background")
     scenes.background[is_background] = pick(rng, grounds)[is_background]
-    return render(scenes)
+    return Candidates.drawn(scenes)
 
 
-def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """The added or moved object in a free cell that was not requested; `wrong_object` for other edits."""
     after = samples.after
     edits = samples.edits
@@ -182,9 +197,9 @@ def wrong_place(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
     offset = after.offset[b, edits.to_cell]
     limit = np.array(JITTER)[scenes.size[b, to]][:, None]
     scenes.offset[wrong] = np.clip(offset, -limit, limit)[placed]
-    return torch.where(
-        torch.from_numpy(placed)[:, None, None, None], render(scenes), wrong_object(samples, rng)
-    )
+    other = wrong_object(samples, rng).scenes
+    assert other is not None
+    return Candidates.drawn(choose(placed, scenes, other))
 
 
 def _right_cells(samples: ShapesBatch) -> np.ndarray:
@@ -194,7 +209,7 @@ def _right_cells(samples: ShapesBatch) -> np.ndarray:
     return LOOSELY_RELATED_CELLS[edits.relation, anchor] & (edits.relation >= 0)[:, None]
 
 
-def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
+def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     """The right edit, with noise on the background in a random square of 16 to 40 pixels a side."""
     edited = samples.target.clone()
     objects = torch.zeros(len(samples), 1, 64, 64)
@@ -205,7 +220,7 @@ def damaged(samples: ShapesBatch, rng: np.random.Generator) -> Tensor:
         x, y = rng.integers(0, 64 - side + 1, 2)
         noise = torch.from_numpy(rng.normal(0, 0.25, (3, side, side))).float()
         edited[i, :, y : y + side, x : x + side] += noise * (objects[i, :, y : y + side, x : x + side] == 0)
-    return edited.clamp_(0, 1)
+    return Candidates(edited.clamp_(0, 1), samples.after)
 
 
 MAKERS = dict(

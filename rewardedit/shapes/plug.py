@@ -1,8 +1,13 @@
 """Interface of the shapes world to the rest of the package."""
 
+from collections.abc import Sequence
+
 from rewardedit.data.datasets import DataConfig
+from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.data.worlds import World, WorldConfig
 from rewardedit.shapes.corruptions import DEFAULT_MIX
+from rewardedit.shapes.differences import DEFAULT_PAIRS, ShapesDifferences
+from rewardedit.shapes.judged_differences import JudgedDifferences
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.rows import ShapesRows
 from rewardedit.shapes.sequences import ShapesSequences
@@ -23,6 +28,19 @@ def open_rows(data: DataConfig) -> ShapesRows:
         first=data.offset,
         draws=own.edits_per_source,
     )
+
+
+def open_differences(data: DataConfig, judged: bool) -> Sequence[DifferenceRow]:
+    """The pairs that a recipe's `data:` names, or single differences with a verdict; `quality_mix` holds the
+    shares of kinds of pairs.
+    """
+    own = data.shapes or WorldConfig()
+    world = Shapes(data.split, own.seed, own.backdrops)
+    count = data.limit or 10_000
+    if judged:
+        return JudgedDifferences(count, world, data.offset)
+    mix = own.quality_mix
+    return ShapesDifferences(count, world, dict(DEFAULT_PAIRS if mix == DEFAULT_MIX else mix), data.offset)
 
 
 def samples(split: str, seed: int, backdrops: tuple[str, ...], first: int, n: int) -> ShapesBatch:
@@ -54,6 +72,7 @@ WORLD = World(
     editor="shapes/editor",
     open_rows=open_rows,
     open_sequences=ShapesSequences,
+    open_differences=open_differences,
     samples=samples,
     rate=ShapesOracle().rate,
 )

@@ -115,6 +115,15 @@ def concatenate(items):
     return type(items[0])(*map(np.concatenate, columns))
 
 
+def choose(first: np.ndarray, one: Scenes, other: Scenes) -> Scenes:
+    """The scenes of `one` in rows where `first` (b,) is True, else those of `other`."""
+    values = {}
+    for name, value in vars(one).items():
+        rows = first.reshape(-1, *(1,) * (value.ndim - 1))
+        values[name] = np.where(rows, value, getattr(other, name))
+    return Scenes(**values)
+
+
 def pick(rng: np.random.Generator, allowed: np.ndarray) -> np.ndarray:
     """Draws uniformly a True column of each row of `allowed` (b, n)."""
     return np.argmax(np.where(allowed, rng.random(allowed.shape), -1.0), axis=1)

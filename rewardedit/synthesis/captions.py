@@ -55,7 +55,7 @@ class CaptionsConfig:
     """Model and prompts that caption the rows without captions."""
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"  # hub name or folder: LLaVA-NeXT, Idefics3 or Qwen2.5-VL
-    adapter: str | None = None  # folder of a LoRA that `captioner` trained
+    adapter: str | None = None  # folder of a LoRA that the recipe captioner trained
     max_new_tokens: int = 64  # longest caption, in tokens
     batch_size: int = 4  # rows captioned at a time
     prompts: Prompts = "ours"  # wording of the questions, ours or the paper's; must match the adapter's

@@ -64,8 +64,9 @@ class EditRequests:
 
 
 Method = Callable[[EditRequests], Edits | Float[Tensor, "b 3 h w"]]
-# An editor reads the instruction; all other kinds but `folder` use a text-to-image model and two captions.
-Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder"]
+# An editor reads the instruction; `inpainting` needs a mask, and makes pairs with known differences; all
+# other kinds but `folder` use a text-to-image model and two captions.
+Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder", "inpainting"]
 
 _KEPT = ("cross_attention_guidance",)
 _STRENGTH = ("strength",)
@@ -79,6 +80,7 @@ UNUSED: dict[Kind, tuple[str, ...]] = {
     "pix2pix_zero": (*_INVERTS, *_STRENGTH),
     "cycle_diffusion": (*_INVERTS, *_KEPT),
     "folder": (*_SAMPLING, *_INVERTS, *_KEPT, *_STRENGTH),
+    "inpainting": (*_INVERTS, *_KEPT, *_STRENGTH),
 }
 
 
@@ -88,7 +90,8 @@ class MethodConfig:
     instructions, as in ADIEE (App. B); the recipe has those of other methods.
     """
 
-    # kind of method; editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext
+    # kind of method; editor: InstructPix2Pix and its successors; folder: made elsewhere, as by FLUX-Kontext;
+    # inpainting: of pairs.inpainted alone
     kind: Kind = "editor"
     model: str = ""  # hub name or folder of the model; with kind=folder, the folder of images ID.png
     grade: Grade = "other"  # usual quality of its outputs: strong, weak, or other for neither
@@ -113,7 +116,7 @@ class MethodConfig:
 
     @property
     def needs_captions(self) -> bool:  # not every data set has them
-        return self.kind not in ("editor", "folder")
+        return self.kind not in ("editor", "folder", "inpainting")
 
 
 def load_method(config: MethodConfig, policy: str = "crop") -> Method:
@@ -125,6 +128,10 @@ def load_method(config: MethodConfig, policy: str = "crop") -> Method:
     Raises:
         ValueError: if its model or folder is missing, or diffusers no longer has its pipeline.
     """
+    if config.kind == "inpainting":
+        raise ValueError(
+            "kind: inpainting needs a mask, which edits have not; expected an editor or another method here"
+        )
     if config.kind == "folder":
         return FolderOfOutputs(config.model, policy)
     if config.kind == "editor":

@@ -19,7 +19,7 @@ from rewardedit.data.table import Table
 from rewardedit.data.worlds import WorldConfig
 from rewardedit.images import to_tensor
 from rewardedit.relabel import RelabelConfig
-from rewardedit.trainers import captioner, refl, reward_conditioned
+from rewardedit.trainers import refl, reward_conditioned, vlm_sft
 from rewardedit.training.reward import RewardConfig
 
 
@@ -516,10 +516,12 @@ def test_images_keep_their_size_where_none_is_given_and_trainings_ask_for_one(tm
     assert table.size is None
     with pytest.raises(ValueError, match=r"data\.size: .* give pixels a side"):
         require_size(table)
-    more = {captioner: (), refl: (RewardConfig("l1"),), reward_conditioned: (RelabelConfig("l1"),)}
+    more = {refl: (RewardConfig("l1"),), reward_conditioned: (RelabelConfig("l1"),)}
     for trainer, settings in more.items():
         with pytest.raises(ValueError, match=r"data\.size"):
             trainer.Config("own", table, *settings)
+    with pytest.raises(ValueError, match=r"data\.size"):
+        vlm_sft.Config("own", {"captions": table})
 
 
 def test_rows_of_a_table_are_selected_by_their_type_of_edit(folder):

@@ -84,7 +84,7 @@ def test_paths_are_no_names_of_the_hub(tmp_path, monkeypatch):
 
 def test_a_captioner_is_no_editor():
     settings = {"name": "x", "model": "Qwen/Qwen2.5-VL-7B-Instruct"}
-    text = card(settings, {"trainer": "captioner"}, {}, "lora", "me/x", "other")
+    text = card(settings, {"trainer": "vlm_sft"}, {}, "lora", "me/x", "other")
     assert yaml.safe_load(text.split("---")[1])["library_name"] == "peft"
     assert 'load_vlm("Qwen/Qwen2.5-VL-7B-Instruct", adapter="me/x")' in text
     assert "load_editor" not in text

@@ -36,6 +36,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "files/__init__": OWN,
         "reports/model_card": OWN,
         "language/model_hash": "a tokenizer's rules, as the tokenizer itself writes them",
+        "language/vocabulary": "a tokenizer's rules, as the tokenizer itself writes them",
         "stages/stage": OWN,
         "training/checkpoints": OWN,
         "training/phases": OWN,

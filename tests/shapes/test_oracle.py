@@ -51,7 +51,7 @@ def test_the_target_is_right_and_the_source_is_not(backdrop):
 def test_an_add_without_a_place_is_right_anywhere_free():
     samples = Shapes("val", kinds=("add",)).batch(0, 280)
     free = torch.from_numpy(~samples.edits.says_place & (samples.edits.relation < 0))
-    moved = score(samples, wrong_place(samples, np.random.default_rng(0)))
+    moved = score(samples, wrong_place(samples, np.random.default_rng(0)).images)
     assert moved[free].min() >= 9
     assert moved[~free].max() <= 3
 
@@ -120,10 +120,10 @@ def test_a_flat_fill_is_no_edit(samples):
 
 
 def test_a_wrong_colour_and_a_wrong_place_are_no_edit(samples):
-    assert score(samples, wrong_colour(samples, np.random.default_rng(0))).max() <= 3
+    assert score(samples, wrong_colour(samples, np.random.default_rng(0)).images).max() <= 3
     says = torch.from_numpy(samples.edits.says_place | (samples.edits.relation >= 0))
     placed = rows(samples, "move") | (rows(samples, "add") & says)
-    assert score(samples, wrong_place(samples, np.random.default_rng(0)))[placed].max() <= 3
+    assert score(samples, wrong_place(samples, np.random.default_rng(0)).images)[placed].max() <= 3
 
 
 def test_a_right_edit_with_a_damaged_background_lies_between(samples):

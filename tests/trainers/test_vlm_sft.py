@@ -1,4 +1,4 @@
-"""A captioner's LoRA through TRL's trainer, on a tiny model."""
+"""LoRAs of vision-language models through TRL's trainer, on tiny models: a captioner's, and DICE's."""
 
 import json
 import shutil
@@ -9,20 +9,20 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from rewardedit import EditBatch
 from rewardedit.cli import main
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.data.bad_rows import usable_rows
 from rewardedit.images import to_pil
 from rewardedit.language.vlm import load_vlm
+from rewardedit.scorers.dice_models import load_dice
+from rewardedit.scorers.dice_text import DiceFormat
+from rewardedit.scorers.dice_vlm import VlmDetector
 from rewardedit.synthesis.captions import caption_pairs
-from rewardedit.trainers.captioner import (
-    Config,
-    SftConfig,
-    examples,
-    newest_checkpoint,
-    plan,
-    require_captions,
-)
+from rewardedit.trainers.vlm_sft import Config, open_task, plan
+from rewardedit.training.conversations import caption_examples, check_captions
+from rewardedit.training.sft import SftConfig, newest_checkpoint
+from tests.forks import launch
 from tests.models import save_vlm
 
 
@@ -46,8 +46,8 @@ def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
     words = [
         "train",
         "captioner",
-        f"data.path={table}",
-        "data.size=64",
+        f"data.captions.path={table}",
+        "data.captions.size=64",
         f"model={tmp_path / 'model'}",
         "train.epochs=30",
         "train.batch_size=4",
@@ -79,9 +79,9 @@ def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
 
 def test_both_answers_are_learned_the_second_after_the_first(table):
     data = DataConfig(name="table", path=table, size=32)
-    found = examples(open_rows(data), data)
-    assert len(found) == 8
-    first, second = found[:2]
+    task = open_task("captions", data, Config("x", {"captions": data}))
+    assert len(task) == 8
+    first, second = task[0], task[1]
     assert first["completion"][0]["content"][0]["text"] == "red circle"
     assert second["prompt"][1]["content"][0]["text"] == "red circle"
     assert second["completion"][0]["content"][0]["text"] == "blue star"
@@ -91,7 +91,7 @@ def test_both_answers_are_learned_the_second_after_the_first(table):
 def test_a_text_that_steers_the_model_is_not_learned(table):
     data = DataConfig(name="table", path=table, size=32)
     instruction = open_rows(data)[0].instruction
-    for example in examples(open_rows(data), data, ["red", instruction])[:2]:
+    for example in caption_examples(open_rows(data)[0], data, ["red", instruction]):
         said = [part["text"] for turn in example["prompt"] for part in turn["content"] if "text" in part]
         assert not any(instruction in text or "red" in text.split() for text in said)
 
@@ -101,7 +101,7 @@ def test_rows_without_captions_are_refused(tmp_path, capsys):
     folder.mkdir()
     to_pil(torch.zeros(3, 8, 8)).save(folder / "0.png")
     (folder / "rows.jsonl").write_text(json.dumps({"source": "0.png", "target": "0.png", "instruction": "x"}))
-    assert main(["train", "captioner", f"data.path={folder}", "--out", str(tmp_path / "run")]) == 2
+    assert main(["train", "captioner", f"data.captions.path={folder}", "--out", str(tmp_path / "run")]) == 2
     assert "expected source_caption and target_caption" in capsys.readouterr().err
 
 
@@ -112,7 +112,7 @@ def test_a_row_without_captions_is_left_out_and_listed(table, tmp_path):
     with (folder / "rows.jsonl").open("a") as file:
         file.write(bare)
     data = DataConfig(name="table", path=str(folder), size=32)
-    usable = usable_rows(open_rows(data), data, require_captions, tmp_path, limit=0.2)
+    usable = usable_rows(open_rows(data), data, check_captions, tmp_path, limit=0.2)
     assert usable == [0, 1, 2, 3]
     (record,) = [json.loads(line) for line in (tmp_path / "skipped.jsonl").read_text().splitlines()]
     assert record["row"] == 4
@@ -123,8 +123,8 @@ def test_the_plan_counts_both_answers_of_a_row_and_reads_no_weights(table, tmp_p
     save_vlm(str(tmp_path), "llava_next")
     (tmp_path / "model.safetensors").unlink()
     settings = SftConfig(epochs=3.0, batch_size=4)
-    own = Config("x", DataConfig("table", table, size=64), str(tmp_path), train=settings)
-    assert plan(own)[0] == "rows: 4; 6 updates"
+    own = Config("x", {"captions": DataConfig("table", table, size=64)}, model=str(tmp_path), train=settings)
+    assert plan(own)[:2] == ["captions: 8 examples", "training: 6 updates"]
     with pytest.raises(ValueError, match="expected a multiple of micro_batch_size, 3"):
         SftConfig(batch_size=8, micro_batch_size=3)
     with pytest.raises(ValueError, match="model 'nowhere'"):
@@ -138,3 +138,98 @@ def test_a_checkpoint_that_was_half_written_is_passed_over(tmp_path):
         if whole:
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
+DICE = [
+    "train",
+    "shapes/dice",
+    "first_phase=3",
+    "phase-3.adapter=null",
+    "lora_rank=4",
+    "data.differences.limit=280",
+    "data.coherence.limit=200",
+    "data.differences.shapes.quality_mix={one: 1.0}",
+    "data.differences.shapes.backdrops=[plain]",
+    "train.max_steps=4",
+    "train.batch_size=4",
+    "train.micro_batch_size=2",
+    "train.checkpoint_every=2",
+    "train.mixed_precision=no",
+]
+
+
+def test_both_tasks_are_learned_and_loaded(tmp_path):
+    run = tmp_path / "run"
+    assert main([*DICE, "--out", str(run)]) == 0
+    folder = run / "phase-3" / "dice"
+    dice = load_dice(str(folder))
+    assert dice.format == DiceFormat("short", 2, False, base="shapes/vlm")
+    tokenizer = dice.vlm.processor.tokenizer
+    assert len(tokenizer("[0.25, 1.00]", add_special_tokens=False).input_ids) == 5, "a token a number"
+    ids = tokenizer("a light-blue [x]", add_special_tokens=False).input_ids
+    assert tokenizer.eos_token_id not in ids, "unknown characters do not end the text"
+    weights = load_file(folder / "adapter" / "adapter_model.safetensors")
+    assert any("embed_tokens" in name for name in weights)
+    assert sum(value.numel() for value in weights.values()) < 2**20
+    assert "/root" not in (folder / "adapter" / "adapter_config.json").read_text()
+    images = torch.rand(2, 3, 64, 64)
+    detections = VlmDetector(dice, max_new_tokens=8).detect(EditBatch(images, ["x"] * 2, images))
+    assert len(detections) == 2
+
+
+def test_a_resumed_run_equals_an_unbroken_one(tmp_path):
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert main([*DICE, "--out", str(whole)]) == 0
+    shutil.copytree(whole, broken)
+    own = broken / "phase-3"
+    shutil.rmtree(own / "dice")
+    shutil.rmtree(own / "checkpoints" / "checkpoint-4")
+    (own / "made_of.json").unlink()
+    assert main([*DICE, "--out", str(broken), "--resume"]) == 0
+    first, second = (
+        load_file(run / "phase-3" / "dice" / "adapter" / "adapter_model.safetensors")
+        for run in (whole, broken)
+    )
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=0, atol=0)
+
+
+def test_a_later_phase_trains_the_same_lora_further(tmp_path):
+    words = [word for word in DICE if word not in ("first_phase=3", "phase-3.adapter=null")]
+    words[words.index("train.max_steps=4")] = "train.max_steps=1"
+    run = tmp_path / "run"
+    assert main([*words, "phase-2.train.lr=0.0", "phase-3.train.lr=0.0", "--out", str(run)]) == 0
+    first, second = (
+        load_file(run / phase / "dice" / "adapter" / "adapter_model.safetensors")
+        for phase in ("phase-1", "phase-3")
+    )
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=0, atol=0)
+
+
+def test_shares_must_name_every_task(table):
+    data = {"captions": DataConfig("table", table, size=64)}
+    with pytest.raises(ValueError, match="shares: expected one of each task"):
+        Config("x", data, shares={"differences": 1.0})
+    with pytest.raises(ValueError, match="data: expected rows of some of captions, differences, coherence"):
+        Config("x", {"pictures": DataConfig("table", table, size=64)})
+
+
+@pytest.mark.slow
+def test_two_processes_train_what_one_trains(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "from rewardedit.cli import main\n"
+        "torch.set_num_threads(1)\n"
+        "raise SystemExit(main(sys.argv[1:]))\n"
+    )
+    words = [word.replace("micro_batch_size=2", "micro_batch_size=1") for word in DICE]
+    weights = []
+    for number in (1, 2):
+        out = tmp_path / str(number)
+        launch(script, number, *words, "--out", str(out))
+        weights.append(load_file(out / "phase-3" / "dice" / "adapter" / "adapter_model.safetensors"))
+    for name, value in weights[0].items():
+        torch.testing.assert_close(weights[1][name], value, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,109 @@
+"""Rows of pairs of images with the differences between them, on which DICE's two parts are trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.utils.data import Subset
+
+from rewardedit.batch.values import ImageLike
+from rewardedit.data.datasets import DataConfig
+from rewardedit.data.dice_d import DiceD
+from rewardedit.data.worlds import WORLDS, world
+from rewardedit.images import to_pixels
+from rewardedit.regions.differences import Difference
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """A source and an edited image, and all differences between them; or one difference that was judged
+    against an instruction.
+    """
+
+    id: str
+    source: ImageLike
+    edited: ImageLike
+    differences: tuple[Difference, ...]
+    instruction: str | None = None
+    coherent: bool | None = None  # verdict on the only difference; None: not judged
+    reason: str = ""  # of the verdict, in a sentence
+
+    def __post_init__(self) -> None:
+        if self.coherent is not None and (len(self.differences) != 1 or not self.instruction):
+            raise ValueError(
+                f"row {self.id}: expected one difference and an instruction beside the verdict; got "
+                f"{len(self.differences)} differences and {self.instruction!r}"
+            )
+
+
+def open_differences(data: DataConfig, judged: bool = False) -> Sequence[DifferenceRow]:
+    """The differences of a data set that has them: a generated world, or annotations as DICE-D has them.
+
+    Args:
+        judged: single differences with a verdict on each, in place of all differences of a pair.
+
+    Raises:
+        ValueError: for another data set.
+    """
+    if data.name in WORLDS:
+        return world(data.name).open_differences(data, judged)
+    if data.name == "dice_d":
+        rows = MarkedRows(DiceD(data.path, root=data.root), judged)
+        last = None if data.limit is None else data.offset + data.limit
+        return Subset(rows, range(len(rows))[data.offset : last])
+    raise ValueError(
+        f"data: expected rows with differences (dice_d, or the world shapes); got {data.name}; make them "
+        "from annotated images with pairs.annotations=FILE"
+    )
+
+
+class MarkedRows(Sequence):
+    """Differences that people marked, in the layout of DICE-D: all of an edit, or with a verdict one by one.
+
+    Raises:
+        ValueError: if a record cannot be read, or no difference has a verdict.
+    """
+
+    def __init__(self, edits: DiceD, judged: bool) -> None:
+        self.edits = edits
+        self.places: list[tuple[int, int | None]] = []  # edit, and difference of it; None: all
+        for row in range(len(edits)):
+            marked = edits.differences(row)
+            if not judged:
+                self.places.append((row, None))
+                continue
+            for i, one in enumerate(marked):
+                if one.coherent is not None:
+                    self.places.append((row, i))
+        if not self.places:
+            raise ValueError('data: expected differences with "coherent", true or false; none has it')
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> DifferenceRow:  # type: ignore[override]
+        row, chosen = self.places[index]
+        sample = self.edits[row]
+        marked = self.edits.differences(row)
+        assert sample.edited is not None
+        images = (sample.source, sample.edited)
+        if chosen is None:
+            return DifferenceRow(
+                sample.id, *images, tuple(one.difference for one in marked), sample.instruction
+            )
+        one = marked[chosen]
+        return DifferenceRow(
+            f"{sample.id}-{chosen}", *images, (one.difference,), sample.instruction, one.coherent
+        )
+
+
+def readable_rows(rows: Sequence[DifferenceRow]) -> tuple[list[int], dict[int, str]]:
+    """Numbers of the rows whose images can be read, and the reasons of the others."""
+    reasons: dict[int, str] = {}
+    for index in range(len(rows)):
+        try:
+            row = rows[index]
+            for image in (row.source, row.edited):
+                to_pixels(image, 3)
+        except ValueError as error:
+            reasons[index] = str(error)
+    return [index for index in range(len(rows)) if index not in reasons], reasons
