@@ -278,6 +278,7 @@ class Run:
             ratings = {}
             for i in parts[number].indices:
                 image = rows[i].edited
+                assert isinstance(image, Tensor)  # as `read_row` gives it
                 ratings[rows.id_of(i)] = float(rate([rows.items[i][0]], image[None])[0])
             write_json(path, ratings)
 
