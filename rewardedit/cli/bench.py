@@ -127,7 +127,10 @@ def bench(args: argparse.Namespace, name: str, path: str, out: Any) -> None:
     if args.from_scores:
         scores, made_of = _from_file(args)
     else:
-        scores, made_of = score(args, benchmark, out)
+        try:
+            scores, made_of = score(args, benchmark, out)
+        finally:
+            print_usage(out)  # it must be paid for all the same
         scores, notes = without_overlap(scores, benchmark, made_of["scorers"], args.exclude_overlap)
     if not processes().is_main_process:
         return
@@ -209,6 +212,18 @@ def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict
     scores = read_item_scores(shards)
     require_scores(scores)
     return scores, {"scorers": made_of}
+
+
+def print_usage(out: Any) -> None:
+    """Prints the usage of endpoints for all scores in the folder, if there is any."""
+    from rewardedit.evaluation.bench import SCORES
+    from rewardedit.language.usage import format_usage
+    from rewardedit.processes import processes
+    from rewardedit.stages.stage import usage_in
+
+    used = usage_in(out / SCORES) if (out / SCORES).exists() else {}
+    if used and processes().is_main_process:
+        print(format_usage(used), file=sys.stderr)
 
 
 def without_overlap(

@@ -1,6 +1,5 @@
 """ImagenHub's files of ratings: one a rater, with a column "[SC, PQ]" for each editor."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 
 from rewardedit.evaluation.protocols.files import read_ratings, require_columns
 from rewardedit.evaluation.protocols.pointwise import Rated
+from rewardedit.untrusted import read_json
 
 GRADES = (0, 0.5, 1)
 
@@ -71,7 +71,7 @@ class HumanRatings:
 def overall(cell: Any) -> float:
     """√(SC · PQ) of a cell "[SC, PQ]"; NaN if it is none."""
     try:
-        semantic, quality = json.loads(cell)
+        semantic, quality = read_json(cell)
     except (TypeError, ValueError):
         return float("nan")
     if semantic not in GRADES or quality not in GRADES:
