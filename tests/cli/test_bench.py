@@ -119,7 +119,7 @@ def test_nothing_readable_is_an_error(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_kill_leaves_the_same_bytes(tmp_path):
-    """Killed once the first of its two shards is there, the command goes on with the rest and writes the same files."""
+    """Killed once the first of two shards is there, the command goes on and writes the same files."""
     data = str(comparisons(tmp_path / "data", 520))
 
     def command(out):
