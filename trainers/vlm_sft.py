@@ -158,23 +158,31 @@ def open_task(
     return TaskRows(rows, make, is_shuffled=data.name in WORLDS)
 
 
-def open_tasks(config: Config, folder: Path, reserved: Sequence[str]) -> list[TaskRows]:
-    """All tasks with their usable rows; makes the pairs of `config.pairs` in `folder`, if necessary."""
-    tasks = []
+def read_rows(config: Config, folder: Path) -> dict[str, Sequence[Any]]:
+    """The usable rows of all tasks of which rows may be unusable, and the pairs of `config.pairs`, which are
+    made in `folder` if necessary.
+    """
+    usable: dict[str, Sequence[Any]] = {}
     for task, data in config.data.items():
-        usable = None
         if task == "captions":
             rows = open_rows(data)
-            usable = Subset(rows, usable_rows(rows, data, check_captions, folder, config.bad_rows))
+            usable[task] = Subset(rows, usable_rows(rows, data, check_captions, folder, config.bad_rows))
         elif data.name not in WORLDS:
             marked = open_differences(data, task == "coherence")
             kept, reasons = readable_rows(marked)
             require_few(folder, unreadable_rows(reasons), len(marked), config.bad_rows)
-            usable = Subset(marked, kept)
-        tasks.append(open_task(task, data, config, reserved, usable))
+            usable[task] = Subset(marked, kept)
     if config.pairs is not None:
-        pairs = make_pairs(config.pairs, folder / "pairs", config.bad_rows)
-        tasks.append(TaskRows(pairs, partial(difference_examples, form=config.answers, reserved=reserved)))
+        usable["differences"] = make_pairs(config.pairs, folder / "pairs", config.bad_rows)
+    return usable
+
+
+def open_tasks(config: Config, usable: dict[str, Sequence[Any]], reserved: Sequence[str]) -> list[TaskRows]:
+    """All tasks, with the rows of `read_rows`."""
+    tasks = [open_task(task, data, config, reserved, usable.get(task)) for task, data in config.data.items()]
+    if config.pairs is not None:
+        make = partial(difference_examples, form=config.answers, reserved=reserved)
+        tasks.append(TaskRows(usable["differences"], make))
     return tasks
 
 
@@ -196,8 +204,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     out = folder / ("dice" if is_of_dice(config) else "lora")
     torch.manual_seed(config.train.seed)
+    usable = read_rows(config, folder)  # before a large model is loaded
     vlm = load_base(config)
-    tasks = open_tasks(config, folder, reserved_tokens(vlm))
+    tasks = open_tasks(config, usable, reserved_tokens(vlm))
     steps = config.train.updates(sum(map(len, tasks)))
     shares = [config.shares[task] for task in config.tasks] if config.shares else None
     order = merged_order(tasks, config.train.seed, steps * config.train.batch_size, shares)

@@ -48,6 +48,7 @@ from rewardedit.untrusted import read_json_file
 
 SHARD = 256  # images of a shard
 ROWS = "rows.json"  # in a shard of inpainted images
+MADE = "inpainted:"  # before the name of an inpainted image, to tell it from the data set's own
 ENCODER_SIDE = 256  # pixels a side of images whose likeness is measured, before the encoder's own crop
 BLOCK = 1024  # images compared with all others at a time
 COLOURS_CONSIDERED = 4  # of the colours that differ most from an object's
@@ -325,7 +326,7 @@ def inpainted_pairs(
         records += rows["pairs"]
         faults |= {int(row): reason for row, reason in rows["faults"].items()}
     require_few(folder, unreadable_rows(faults), len(fitting), limit)
-    made = {f"{at}.png": paths[at // SHARD] / f"{at}.png" for at in range(len(fitting))}
+    made = {f"{MADE}{at}.png": paths[at // SHARD] / f"{at}.png" for at in range(len(fitting))}
     by_name = {image.file: image for image in fitting}
     return Pairs(records, lambda name: made.get(name) or find_file(by_name[name], config.folder))
 
@@ -352,7 +353,7 @@ def inpaint_one(
     thing = things[int(rng.integers(len(things)))]
     pixels = load_image(find_file(image, config.folder))
     height, width = pixels.shape[-2:]
-    files = (image.file, f"{at}.png")
+    files = (image.file, f"{MADE}{at}.png")
     if rng.random() >= choice.edit_share:
         mask = object_mask(thing, height, width, MARGIN)
         edited = inpaint(pixels, mask, EMPTY, int(rng.integers(2**31)))

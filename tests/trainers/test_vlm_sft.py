@@ -177,6 +177,7 @@ def test_both_tasks_are_learned_and_loaded(tmp_path):
     assert len(detections) == 2
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_unbroken_one(tmp_path):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert main([*DICE, "--out", str(whole)]) == 0
@@ -194,6 +195,7 @@ def test_a_resumed_run_equals_an_unbroken_one(tmp_path):
         torch.testing.assert_close(second[name], value, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_later_phase_trains_the_same_lora_further(tmp_path):
     words = [word for word in DICE if word not in ("first_phase=3", "phase-3.adapter=null")]
     words[words.index("train.max_steps=4")] = "train.max_steps=1"
