@@ -11,11 +11,14 @@ from typing import Any
 
 import torch
 from command_line import read_command_line
+from diffusers import AutoencoderKL, UNet2DConditionModel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoTokenizer,
     CLIPConfig,
     CLIPModel,
+    CLIPTextConfig,
+    CLIPTextModel,
     CLIPVisionConfig,
     Dinov2Config,
     Dinov2Model,
@@ -277,7 +280,11 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
 
 def make_editor() -> memory.Blueprint:
     """Stable Diffusion 1.5's editor for images of 256 pixels a side, the size of all recipes."""
-    return memory.Blueprint.make(InstructPix2Pix(), UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
+    with torch.device("meta"):
+        unet = UNet2DConditionModel.from_config(UNET)
+        vae = AutoencoderKL.from_config(VAE)
+        text_encoder = CLIPTextModel(CLIPTextConfig(vocab_size=49408, **WIDE))
+    return memory.Blueprint.make(InstructPix2Pix(), unet, vae, [text_encoder], 256)
 
 
 def line(found: dict[str, int]) -> str:
