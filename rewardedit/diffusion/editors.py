@@ -232,7 +232,8 @@ def load_editor(
     Args:
         lora: a folder or a file with LoRA weights for it, such as diffusers and the recipes save.
         device: "auto": a GPU if there is one.
-        dtype: of the weights; "auto": float16 on a GPU, float32 on a CPU.
+        dtype: of the weights; "auto": float16 on a GPU (bfloat16 for editors by flow matching, which
+            overflow in it), float32 on a CPU.
         compile: compile the repeated blocks of the denoiser at their first call; the result differs by
             rounding.
 
@@ -249,7 +250,9 @@ def load_editor(
     name = str(name)
     device = devices.default_device() if device == "auto" else device
     on_cpu = torch.device(device).type == "cpu"
-    dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.parse_dtype(dtype)
+    parsed = None if dtype == "auto" else devices.parse_dtype(dtype)
+    if parsed is None and on_cpu:
+        parsed = torch.float32
 
     if lora is None:
         path = files_of_editor(name)
@@ -264,7 +267,7 @@ def load_editor(
 
     asked = _settings_of(path, settings, base)
 
-    pipe = _load_pipeline(base, dtype)
+    pipe = _load_pipeline(base, parsed)
     if not settings and not isinstance(family_of(pipe), InstructPix2Pix):
         asked = as_editor(pipe).settings
     if weights is not None:
@@ -275,7 +278,7 @@ def load_editor(
     prompt = RewardPrompt.load(path)
     embedding = None
     if prompt is not None and prompt.embedding:
-        embedding = _load_embedding(path, device, dtype)
+        embedding = _load_embedding(path, device, pipe.dtype)
     denoiser = family_of(pipe).denoiser(pipe)
     choice = set_attention(denoiser, attention)
     compilation = compile_blocks(denoiser) if compile else None
@@ -319,11 +322,12 @@ def _add_lora(pipe: Any, weights: Path, base: str) -> None:
         raise ValueError(f"lora {str(weights)!r}: holds no weights for {base}")
 
 
-def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
+def _load_pipeline(name: str, dtype: torch.dtype | None) -> Any:
+    """The pipeline of a folder or hub name, in its family's type on a GPU if none is given."""
     try:
         index = pretrained.load_index(resolve_model(name))
         family = require_family(name, index)
-        return family.load(resolve_model(name), index["_class_name"], dtype)
+        return family.load(resolve_model(name), index["_class_name"], dtype or family.gpu_dtype)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded ({str(error).splitlines()[0]})"

@@ -1,9 +1,9 @@
 """A differentiable rollout: denoises without gradient, then takes the last steps with it.
 
 ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark et al. 2024) the last K, DRaFT
-all. Without steps that carry a gradient the latents are those of the stock pipeline, to the bit. The two parts
-can be called apart: the first on many rows at once, the second, which needs far more memory, on a few of them
-at a time.
+all. Without steps that carry a gradient the latents are those of the stock pipeline, to the bit. The two
+parts can be called apart: the first on many rows at once, the second, which needs far more memory, on a few
+of them at a time.
 """
 
 from collections.abc import Callable, Sequence

@@ -239,7 +239,8 @@ def load_processor(name: str, kind: str, subfolder: str = "") -> Any:
     own = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
     if own is None or own.get_attributes() != [*parts, "video_processor"]:
         return pretrained.load(AutoProcessor, name, backend="pil", subfolder=subfolder)
-    images_alone: Any = type(own.__name__, (own,), {"get_attributes": classmethod(lambda cls: parts)})
+    members = {"get_attributes": classmethod(lambda cls: parts), "__module__": own.__module__}
+    images_alone: Any = type(own.__name__, (own,), members)
     processor = pretrained.load(images_alone, name, backend="pil", subfolder=subfolder)
     processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
     return processor

@@ -80,7 +80,9 @@ class Blueprint:
         return torch.zeros(batch, dtype=torch.long, device="meta")
 
     def predict(self, unet: Any, batch: int = 1) -> Tensor:
-        return self.family.predict(unet, self.latents(batch), self.times(batch), self.conditioning(batch))
+        latents = self.latents(batch).to(unet.dtype)
+        cond = self.family.blank_conditioning(self.unet, latents)
+        return self.family.predict(unet, latents, self.times(batch), cond)
 
     @cached_property
     def encoded(self) -> int:

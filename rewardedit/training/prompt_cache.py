@@ -99,8 +99,8 @@ def encode_with_sources(
     """
     if isinstance(rows, StreamedRows):
         raise ValueError(
-            f"data: expected rows that are stored for {type(editor.family).__name__}, whose text encoder sees "
-            "the source; got streamed ones; download the data set"
+            f"data: expected stored rows for {type(editor.family).__name__}, whose text encoder sees the "
+            "source; got streamed ones; download the data set"
         )
     digest = _digest(texts)
     out = folder / f"prompts-{digest[:16]}"

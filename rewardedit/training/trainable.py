@@ -228,8 +228,8 @@ def require_lora(family: EditFamily, config: TrainConfig) -> None:
     """Raises ValueError if a base of which only a LoRA is trained would be trained whole."""
     if family.lora_only and not config.lora_rank:
         raise ValueError(
-            f"train.lora_rank: expected a rank for {type(family).__name__}, which is trained as a LoRA alone; "
-            "got none; set it, such as 16"
+            f"train.lora_rank: expected a rank for {type(family).__name__}, which is trained as a LoRA "
+            "alone; got none; set it, such as 16"
         )
 
 

@@ -68,6 +68,7 @@ class FlowEditor(EditFamily):
     patch: int = 2  # locations of the latents on a token's side
     target_first: bool = True  # the target's tokens come before the source's
     lora_only = True
+    gpu_dtype = torch.bfloat16  # float16 overflows
     guided_rows = 2  # with the prompt and with the empty one
     shift: Callable[[Any, int, int], float]  # μ of the schedule, of scheduler, tokens and steps
 

@@ -41,8 +41,7 @@ class QwenImageEdit(FlowEditor):
         "add_q_proj",
         "add_k_proj",
         "add_v_proj",
-        "to_add_out",
-    )
+    )  # what the last block's to_add_out makes of the text is not used
     shift = staticmethod(dynamic_shift)
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
