@@ -62,6 +62,14 @@ def unpack(tokens: Float[Tensor, "b n d"], size: Size, patch: int) -> Float[Tens
     return squares.reshape(b, d // patch**2, h * patch, w * patch)
 
 
+def pack_mask(
+    mask: Float[Tensor, "b 1 h w"], size: Size, patch: int, channels: int
+) -> Float[Tensor, "b n e"]:
+    """A mask at any size as weights of so many channels of so many rows and columns of tokens."""
+    fitted = F.interpolate(mask, (size[0] * patch, size[1] * patch), mode="area")
+    return pack(fitted, patch).repeat(1, 1, channels // patch**2)
+
+
 class FlowEditor(EditFamily):
     """An editor by flow matching on tokens; only a LoRA of it is trained."""
 
@@ -141,8 +149,7 @@ class FlowEditor(EditFamily):
 
     def pack_mask(self, mask: Float[Tensor, "b 1 h w"], size: Size, channels: int) -> Float[Tensor, "b n e"]:
         """A mask at any size as weights of the channels of tokens."""
-        fitted = F.interpolate(mask, (size[0] * self.patch, size[1] * self.patch), mode="area")
-        return pack(fitted, self.patch).repeat(1, 1, channels // self.patch**2)
+        return pack_mask(mask, size, self.patch, channels)
 
     def loss(
         self,
