@@ -20,8 +20,8 @@ from rewardedit.diffusion.guidance import soften
 class MaskedGuidance(ClassifierFreeGuidance):
     """Classifier-free guidance whose conditional prediction is the unconditional one outside a mask.
 
-    `mask` (b, 1, h, w) in [0, 1] is an attribute, and size the rows and columns of the target's tokens. Both are
-    no part of the guider's configuration, which holds plain values: `new()` keeps them, saving with
+    `mask` (b, 1, h, w) in [0, 1] is an attribute, and so are the rows and columns of the target's tokens and
+    their side. They are no part of the guider's configuration, which holds plain values: `new()` keeps them,
     `save_pretrained` loses them, and a guider that was loaded has to be given them again.
     """
 
@@ -67,7 +67,7 @@ class MaskedGuidance(ClassifierFreeGuidance):
         """The guided prediction; of tokens, those behind the target's are the source's and stay.
 
         Raises:
-            ValueError: if no mask is set, as after loading, or guidance is off, so that nothing is restricted.
+            ValueError: if no mask is set, as after loading, or guidance is off.
         """
         if self.mask is None:
             raise ValueError(
