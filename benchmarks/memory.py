@@ -1,7 +1,8 @@
 """GPU memory of each full-size recipe, written into its header: python benchmarks/memory.py
 
-Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
-DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, created without data on the `meta` device.
+Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, FLUX.1 Kontext, FLUX.2 klein
+base, Qwen-Image-Edit, ViFi-CLIP on ViT-B/16, DINOv2-base, Qwen2.5-VL and LLaVA-NeXT-8B, created without data
+on the `meta` device.
 """
 
 import re
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 from command_line import read_command_line
 from diffusers import AutoencoderKL, UNet2DConditionModel
+from editors import EDITORS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoTokenizer,
@@ -71,6 +73,7 @@ RECIPES = (
     "magicbrush-reward-conditioned-lora-24gb",
     "magicbrush-refl",
     "magicbrush-refl-24gb",
+    *EDITORS,
     "humanedit-vifi-clip",
     "adiee-scorer",
     "adiee-scorer-24gb",
@@ -271,6 +274,8 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         own = scorer("vifi_clip").requires_grad_(True)
         assert isinstance(own, ViFiClip)
         return vifi_clip.memory(config, own)
+    if recipe in EDITORS:
+        editor = EDITORS[recipe](require_size(config.data))
     if "refl" in recipe:
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
