@@ -17,6 +17,7 @@ from diffusers import (
     QwenImageEditPlusPipeline,
     QwenImageTransformer2DModel,
 )
+from diffusers.modular_pipelines.qwenimage import encoders
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus
 from transformers import (
     AutoModelForImageTextToText,
@@ -185,11 +186,10 @@ def ready(pipe: Any) -> Any:
 
 def small_qwen_area(monkeypatch: Any) -> None:
     """Sources of Qwen-Image-Edit at 64 × 64 pixels in the place of a million."""
-    plain = pipeline_qwenimage_edit.calculate_dimensions
-    plain_plus = pipeline_qwenimage_edit_plus.calculate_dimensions
-    monkeypatch.setattr(
-        pipeline_qwenimage_edit, "calculate_dimensions", lambda area, ratio: plain(QWEN_AREA, ratio)
-    )
-    monkeypatch.setattr(
-        pipeline_qwenimage_edit_plus, "calculate_dimensions", lambda area, ratio: plain_plus(QWEN_AREA, ratio)
-    )
+    for module in (pipeline_qwenimage_edit, pipeline_qwenimage_edit_plus, encoders):
+        plain = module.calculate_dimensions
+
+        def small(area: float, ratio: float, plain: Any = plain) -> Any:
+            return plain(QWEN_AREA, ratio)
+
+        monkeypatch.setattr(module, "calculate_dimensions", small)

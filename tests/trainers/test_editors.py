@@ -1,4 +1,4 @@
-"""Reward feedback learning on editors by flow matching: their recipes at tiny width, from their first stage to
+"""Reward feedback learning on editors by flow matching: their recipes at tiny width, from the first stage to
 the sweep over the LoRA's share.
 """
 
