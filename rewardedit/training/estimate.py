@@ -264,18 +264,34 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     index = _pipeline_config(name)
     text_encoders = []
     with torch.device("meta"):
-        parts = {part: _without_weights(name, index, part) for part in (family.denoiser_name, "vae")}
+        denoiser, vae = (_without_weights(name, index, part) for part in (family.denoiser_name, "vae"))
         for part in sorted(index):
             if part.startswith("text_encoder") and index[part][0] is not None:
                 config = pretrained.load(AutoConfig, resolve_model(name), subfolder=part)
-                text_encoders.append(getattr(transformers, index[part][1])(config))
-    return Blueprint.make(family, *parts.values(), text_encoders, size)
+                text_encoders.append(_class_of(index, part, transformers.PreTrainedModel)(config))
+    return Blueprint.make(family, denoiser, vae, text_encoders, size)
 
 
 def _without_weights(name: str, index: dict[str, Any], part: str) -> Any:
     """A part of a pipeline that is diffusers' own."""
-    kind = getattr(diffusers, index[part][1])
+    kind = _class_of(index, part, diffusers.ModelMixin)
     return kind.from_config(_sub_config(kind, name, part))
+
+
+def _class_of(index: dict[str, Any], part: str, base: type) -> Any:
+    """The class of a part, by the pipeline's index file.
+
+    Raises:
+        ValueError: if it is no model of that library.
+    """
+    library = transformers if issubclass(base, transformers.PreTrainedModel) else diffusers
+    name = str(index.get(part, (None, None))[1])
+    kind = getattr(library, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        raise ValueError(
+            f"{part}: expected a model of {library.__name__}; got {name[:80]}; use a stock pipeline"
+        )
+    return kind
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
