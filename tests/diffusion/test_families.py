@@ -48,7 +48,12 @@ def made() -> dict[str, Any]:
     return {}
 
 
-@pytest.fixture(params=EDITORS)
+REPEATS = ("distilled", "plus")  # of an architecture that is tested already
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=pytest.mark.slow) if name in REPEATS else name for name in EDITORS]
+)
 def pipe(request, made):
     if request.param not in made:
         made[request.param] = EDITORS[request.param]()
@@ -196,6 +201,8 @@ def test_guidance_of_a_distilled_model_is_refused(made):
     pipe = made.setdefault("distilled", tiny_distilled_klein())
     with pytest.raises(ValueError, match=r"guidance_scale: FLUX.2 klein \(distilled\) .*klein-base"):
         rolled(pipe, conditioning(pipe), noise_like(pipe), RolloutConfig(STEPS, guidance_scale=2.0))
+    with pytest.raises(ValueError, match=r"mask guidance: FLUX.2 klein .*, or choose the best of N by"):
+        family_of(pipe).mask_hook(pipe, torch.ones(1, 1, 64, 64), (0.0, 1.0))
 
 
 def test_only_the_target_is_noised_and_predicted(pipe):
