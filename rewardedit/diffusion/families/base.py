@@ -40,8 +40,10 @@ class Conditioning:
         """The conditioning of some of the edits."""
         taken = {}
         for name, value in vars(self).items():
-            is_shared = value is None or (name.startswith("null_") and len(value) == 1)
-            taken[name] = value if is_shared else value[rows]
+            if value is None or (name.startswith("null_") and len(value) == 1):
+                taken[name] = value
+            else:
+                taken[name] = value[rows]
         return Conditioning(**taken)
 
 
