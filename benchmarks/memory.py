@@ -1,7 +1,8 @@
 """GPU memory of each full-size recipe, written into its header: python benchmarks/memory.py
 
-Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, ViFi-CLIP on ViT-B/16,
-DINOv2-base, Qwen2.5-VL, Idefics3-8B and LLaVA-NeXT-8B, created without data on the `meta` device.
+Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, FLUX.1 Kontext, FLUX.2 klein
+base, Qwen-Image-Edit, ViFi-CLIP on ViT-B/16, DINOv2-base, Qwen2.5-VL, Idefics3-8B and LLaVA-NeXT-8B, created
+without data on the `meta` device.
 """
 
 import re
@@ -11,11 +12,15 @@ from typing import Any
 
 import torch
 from command_line import read_command_line
+from diffusers import AutoencoderKL, UNet2DConditionModel
+from editors import EDITORS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoTokenizer,
     CLIPConfig,
     CLIPModel,
+    CLIPTextConfig,
+    CLIPTextModel,
     CLIPVisionConfig,
     Dinov2Config,
     Dinov2Model,
@@ -71,6 +76,7 @@ RECIPES = (
     "magicbrush-reward-conditioned-lora-24gb",
     "magicbrush-refl",
     "magicbrush-refl-24gb",
+    *EDITORS,
     "humanedit-vifi-clip",
     "adiee-scorer",
     "adiee-scorer-24gb",
@@ -316,6 +322,8 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         own = scorer("vifi_clip").requires_grad_(True)
         assert isinstance(own, ViFiClip)
         return vifi_clip.memory(config, own)
+    if recipe in EDITORS:
+        editor = EDITORS[recipe](require_size(config.data))
     if "refl" in recipe:
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
@@ -325,7 +333,11 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
 
 def make_editor() -> memory.Blueprint:
     """Stable Diffusion 1.5's editor for images of 256 pixels a side, the size of all recipes."""
-    return memory.Blueprint.make(InstructPix2Pix(), UNET, VAE, {"vocab_size": 49408, **WIDE}, 256)
+    with torch.device("meta"):
+        unet = UNet2DConditionModel.from_config(UNET)
+        vae = AutoencoderKL.from_config(VAE)
+        text_encoder = CLIPTextModel(CLIPTextConfig(vocab_size=49408, **WIDE))
+    return memory.Blueprint.make(InstructPix2Pix(), unet, vae, [text_encoder], 256)
 
 
 def line(found: dict[str, int]) -> str:

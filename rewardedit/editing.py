@@ -221,7 +221,9 @@ def _edit(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
 
-    source = scale_shorter_side(load_image(job.path)[None], config.size, editor.pipe.vae_scale_factor)
+    source = scale_shorter_side(
+        load_image(job.path)[None], config.size, editor.family.side_multiple(editor.pipe)
+    )
     if config.size is None:
         hint_at_size(editor, job.path, source)
     (folder / f"{job.stem}.json").unlink(missing_ok=True)  # it does not describe the new images

@@ -121,6 +121,18 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl", "train.batch_size", 8, ADIEE_CODE),
     ("magicbrush-refl", "train.max_steps", 55_000, ADIEE_CODE),  # 50 passes over 8,807 rows
     ("magicbrush-refl", "data.size", 256, ADIEE_CODE),
+    *(
+        (recipe, f"reward.{setting}", value, source)
+        for recipe in ("kontext-refl", "klein-refl", "qwen-image-edit-refl")
+        for setting, value, source in (
+            ("grad_steps", 1, ADIEE_CODE),
+            ("scored", "prev_sample", ADIEE_CODE),
+            ("loss", "hinge", "ADIEE Eq. 8"),
+            ("hinge", 10.0, "ADIEE Eq. 8"),
+            ("weight", 1e-3, ADIEE_CODE),
+            ("diffusion_weight", 1.0, "ADIEE Eq. 8"),
+        )
+    ),
     ("humanedit-vifi-clip", "checkpoint", "openai/clip-vit-base-patch16", POSTER),
     ("humanedit-vifi-clip", "pooling", "mean", POSTER),
     ("humanedit-vifi-clip", "negatives", (), POSTER),

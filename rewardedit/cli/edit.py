@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
     announce_editor(args.model)
     announce_models({spec_name(spec): spec for spec in used})
     scorer = load_scorer(judge).to(device) if judge else None
-    dtype = devices.inference_dtype(args.dtype)
+    dtype = "auto" if args.dtype is None else devices.inference_dtype(args.dtype)
     editor = load_editor(
         args.model,
         lora=args.lora,
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> None:
         best_of=args.best_of,
         scorer=judge,
         mask=mask,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=str(editor.pipe.dtype).removeprefix("torch."),
         lora=args.lora,
     )
     failed = run_edits(editor, scorer, jobs, config, Path(args.out), args.overwrite)

@@ -19,6 +19,7 @@ from importlib import metadata
 from typing import Any, Literal, get_args
 
 import torch
+from diffusers import UNet2DConditionModel
 from diffusers.models.attention_processor import Attention, AttnProcessor, AttnProcessor2_0
 from jaxtyping import Float
 from torch import Tensor
@@ -262,6 +263,13 @@ def _trains_small_on_cpu(unet: Any, side: int | None) -> bool:
     return unet.device.type == "cpu" and unet.training and tokens <= MOST_EAGER_TOKENS
 
 
+def _own_kernel(transformer: Any, backend: str) -> AttentionChoice:
+    name = type(transformer).__name__
+    if backend not in ("auto", "sdpa"):
+        raise ValueError(f"attention: expected auto or sdpa for {name}; got {backend!r}; leave it out")
+    return AttentionChoice("sdpa", f"the kernel of {name}")
+
+
 def set_attention(
     unet: Any, backend: str = "auto", dtype: torch.dtype | None = None, side: int | None = None
 ) -> AttentionChoice:
@@ -278,10 +286,12 @@ def set_attention(
         side: height and width of the latents; None for the UNet's configured sample size.
 
     Raises:
-        ValueError: on an unknown backend.
+        ValueError: on an unknown backend, or another than SDPA for a transformer, which has its own kernel.
     """
     if backend not in BACKENDS:
         raise ValueError(f"attention: expected one of {', '.join(BACKENDS)}; got {backend!r}")
+    if not isinstance(unet, UNet2DConditionModel):
+        return _own_kernel(unet, backend)
     choice = AttentionChoice("eager" if backend == "eager" else "sdpa", "as asked")
 
     attend = None

@@ -1,8 +1,7 @@
-"""Loading, running and saving editors: stock diffusers InstructPix2Pix pipelines,
-with the additions of a reward-conditioned one.
+"""Loading, running and saving editors: stock diffusers pipelines, with the additions of a reward-conditioned
+one.
 """
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -29,13 +28,18 @@ from rewardedit.diffusion.editor_files import (
     read_beside,
 )
 from rewardedit.diffusion.edits import Edits
-from rewardedit.diffusion.families import EditFamily, family_of, family_that_loads
+from rewardedit.diffusion.families import (
+    EditFamily,
+    family_of,
+    require_family,
+)
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
 from rewardedit.models import pretrained, resolve_model
-from rewardedit.prepared import Broadcast, Prepared
+from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.untrusted import read_settings_file
 
@@ -120,7 +124,7 @@ class Editor:
         instruction = [instruction] if isinstance(instruction, str) else list(instruction)
         require_texts("instruction", instruction)
         b = len(source)
-        factor = self.pipe.vae_scale_factor
+        factor = self.family.side_multiple(self.pipe)
         if b != len(instruction):
             raise ValueError(f"expected one instruction an image; got {b} and {len(instruction)}")
         if source.shape[-1] % factor or source.shape[-2] % factor:
@@ -152,13 +156,21 @@ class Editor:
         if len(encoded) != len(seeds):
             raise ValueError(f"expected one seed an image; got {len(encoded)} images and {len(seeds)} seeds")
         settings = settings or self.settings
-        guidance = self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale)
-        generator = [torch.Generator().manual_seed(int(seed)) for seed in seeds]
-        inputs = {k: v.value if isinstance(v, Broadcast) else v for k, v in encoded.inputs.items()}
-        options = {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
-        with decoding_what_fits(self.pipe, self.decoded_at_once):
-            output = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
-        return Edits.of_output(output)
+        options = {
+            "num_inference_steps": settings.num_inference_steps,
+            **self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale),
+            **options,
+        }
+        one_by_one = self.family.one_row_a_call and len(encoded) > 1
+        calls = [[row] for row in range(len(encoded))] if one_by_one else [list(range(len(encoded)))]
+        edits = []
+        for rows in calls:
+            generator = [torch.Generator().manual_seed(int(seeds[row])) for row in rows]
+            inputs = self.family.call_inputs(encoded.take(rows) if one_by_one else encoded)
+            with decoding_what_fits(self.pipe, self.decoded_at_once):
+                output = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
+            edits.append(Edits.of_output(output))
+        return Edits.join(edits)
 
     @property
     def family(self) -> EditFamily:
@@ -176,11 +188,12 @@ def write_prompts(
     """
     if prompt is None or prompt.embedding:
         return instructions
-    most = pipe.tokenizer.model_max_length
+    readers = family_of(pipe).readers(pipe) or [(pipe.tokenizer, pipe.tokenizer.model_max_length)]
+    tokenizer, most = readers[0]
 
     def fits(text: str) -> bool:
         with LOCK:
-            return len(pipe.tokenizer(text, verbose=False).input_ids) <= most
+            return len(tokenizer(text, verbose=False).input_ids) <= most
 
     labelled = list(zip(instructions, labels, strict=True))
     written: dict[tuple[str, int | None], str] = {}
@@ -201,11 +214,7 @@ def as_editor(pipe: Any) -> Editor:
     """A stock pipeline as an `Editor` with the settings that are its own default; an `Editor` as it is."""
     if isinstance(pipe, Editor):
         return pipe
-    options = inspect.signature(pipe.__call__).parameters
-    own = {
-        field.name: options[field.name].default for field in fields(SamplingConfig) if field.name in options
-    }
-    return Editor(pipe, SamplingConfig(**own))
+    return Editor(pipe, SamplingConfig(**family_of(pipe).default_sampling(pipe)))
 
 
 def load_editor(
@@ -223,12 +232,13 @@ def load_editor(
     Args:
         lora: a folder or a file with LoRA weights for it, such as diffusers and the recipes save.
         device: "auto": a GPU if there is one.
-        dtype: of the weights; "auto": float16 on a GPU, float32 on a CPU.
+        dtype: of the weights; "auto": float16 on a GPU (bfloat16 for editors by flow matching, which
+            overflow in it), float32 on a CPU.
         compile: compile the repeated blocks of the denoiser at their first call; the result differs by
             rounding.
 
     Raises:
-        ValueError: if there is no InstructPix2Pix pipeline of that name, or no LoRA that fits it.
+        ValueError: if there is no editor's pipeline of that name, or no LoRA that fits it.
     """
     if not isinstance(name, str | Path):
         if not callable(name):
@@ -240,7 +250,9 @@ def load_editor(
     name = str(name)
     device = devices.default_device() if device == "auto" else device
     on_cpu = torch.device(device).type == "cpu"
-    dtype = (torch.float32 if on_cpu else torch.float16) if dtype == "auto" else devices.parse_dtype(dtype)
+    parsed = None if dtype == "auto" else devices.parse_dtype(dtype)
+    if parsed is None and on_cpu:
+        parsed = torch.float32
 
     if lora is None:
         path = files_of_editor(name)
@@ -255,7 +267,9 @@ def load_editor(
 
     asked = _settings_of(path, settings, base)
 
-    pipe = _load_pipeline(base, dtype)
+    pipe = _load_pipeline(base, parsed)
+    if not settings and not isinstance(family_of(pipe), InstructPix2Pix):
+        asked = as_editor(pipe).settings
     if weights is not None:
         _add_lora(pipe, weights, base)
     pipe = pipe.to(device)
@@ -264,7 +278,7 @@ def load_editor(
     prompt = RewardPrompt.load(path)
     embedding = None
     if prompt is not None and prompt.embedding:
-        embedding = _load_embedding(path, device, dtype)
+        embedding = _load_embedding(path, device, pipe.dtype)
     denoiser = family_of(pipe).denoiser(pipe)
     choice = set_attention(denoiser, attention)
     compilation = compile_blocks(denoiser) if compile else None
@@ -308,13 +322,12 @@ def _add_lora(pipe: Any, weights: Path, base: str) -> None:
         raise ValueError(f"lora {str(weights)!r}: holds no weights for {base}")
 
 
-def _load_pipeline(name: str, dtype: torch.dtype) -> Any:
+def _load_pipeline(name: str, dtype: torch.dtype | None) -> Any:
+    """The pipeline of a folder or hub name, in its family's type on a GPU if none is given."""
     try:
-        class_name = pretrained.load_index(resolve_model(name))["_class_name"]
-        family = family_that_loads(class_name)
-        if family is None:
-            raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")
-        return family.load(resolve_model(name), class_name, dtype)
+        index = pretrained.load_index(resolve_model(name))
+        family = require_family(name, index)
+        return family.load(resolve_model(name), index["_class_name"], dtype or family.gpu_dtype)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded ({str(error).splitlines()[0]})"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -41,6 +42,14 @@ class Edits:
         """Wraps the output of a pipeline, with the verdicts of its safety checker, if it has one."""
         withheld = getattr(output, "nsfw_content_detected", None) or [False] * len(output.images)
         return cls.of(output.images, [WITHHELD if is_withheld else None for is_withheld in withheld])
+
+    @classmethod
+    def join(cls, edits: Sequence["Edits"]) -> "Edits":
+        """The rows of several calls, in order."""
+        if len(edits) == 1:
+            return edits[0]
+        reasons = list(chain.from_iterable(part.reason for part in edits))
+        return cls(torch.cat([part.images for part in edits]), reasons)
 
     def __len__(self) -> int:
         return len(self.reason)

@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.editors import SamplingConfig, as_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, as_editor
 from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.families import family_of
 from rewardedit.diffusion.schedulers import require_between
 from rewardedit.images import ImagesLike, gaussian_blur, read_images, resize
+from rewardedit.prepared import Prepared
 from rewardedit.regions.change_map import change_mask, dilated
 
 MaskOf = Callable[[Tensor, Tensor], Tensor]  # of sources and edited images (b, 3, h, w)
@@ -49,8 +50,8 @@ def mask_guidance(
     """Within this context, calls of `pipe` follow the instruction inside the mask only.
 
     For InstructPix2Pix (SD and SDXL) the mask multiplies the text term of the guidance, as in BPM's Eq. 4:
-    e0 + s_T · M ∘ (e_T − e_I) + s_I · (e_I − e0). For FLUX-Kontext and Qwen-Image-Edit with true
-    classifier-free guidance it multiplies the difference of positive and negative prediction.
+    e0 + s_T · M ∘ (e_T − e_I) + s_I · (e_I − e0). For FLUX.1 Kontext, FLUX.2 klein (base) and Qwen-Image-Edit
+    with classifier-free guidance it multiplies the difference of positive and negative prediction.
 
     Args:
         mask: in [0, 1], 1 where change is wanted, at the size of the image or of the latents (resampled by
@@ -111,8 +112,7 @@ def two_round_edit(
 
     Args:
         pipe: an `Editor`, or a stock diffusers pipeline.
-        image: as an `Editor` takes its sources. FLUX-Kontext and Qwen-Image-Edit return a size of their own,
-            of the same aspect ratio.
+        image: as an `Editor` takes its sources.
         mask: a function of sources (at the edits' size) and edited images, by default `change_mask`; or your
             own mask, and then there is no first round.
         target_score: the score that a reward-conditioned editor is prompted for, 0–10.
@@ -147,7 +147,25 @@ def two_round_edit(
         mask = mask(sources, torch.where(lacking, sources.to(first), first))
         dilate = editor.pipe.vae_scale_factor * mask.shape[-1] // width
 
-    with mask_guidance(editor.pipe, mask, dilate=dilate):
-        second = editor.sample(encoded, seeds, settings=settings, **options).to("cpu")
+    second = _sample_masked(editor, encoded, seeds, mask, dilate, settings=settings, **options).to("cpu")
     reason = [before or after for before, after in zip(reason, second.reason, strict=True)]
     return TwoRounds(Edits.of(second.images, reason).images, mask, first, reason)
+
+
+def _sample_masked(
+    editor: Editor,
+    encoded: Prepared,
+    seeds: Sequence[int],
+    mask: Float[Tensor, "_ 1 _ _"],
+    dilate: int,
+    **options: Any,
+) -> Edits:
+    """Edits under masks, one for each row or one for all; row by row where a call edits one source."""
+    if not editor.family.one_row_a_call or len(mask) == 1:
+        with mask_guidance(editor.pipe, mask, dilate=dilate):
+            return editor.sample(encoded, seeds, **options)
+    edits = []
+    for row, seed in enumerate(seeds):
+        with mask_guidance(editor.pipe, mask[row : row + 1], dilate=dilate):
+            edits.append(editor.sample(encoded.take([row]), [seed], **options))
+    return Edits.join(edits)

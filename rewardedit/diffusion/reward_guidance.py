@@ -44,8 +44,10 @@ def reward_guidance(
 
     Args:
         pipe: a stock InstructPix2Pix pipeline (SD or SDXL) with a DDPM, DDIM or LCM scheduler, or one with
-            sigmas that predicts epsilon (Euler, Euler-ancestral).
-        source: RGB in [0, 1], at the output's size; a call makes one image for each, in this order.
+            sigmas that predicts epsilon (Euler, Euler-ancestral); or a FLUX.1 Kontext, FLUX.2 klein or
+            Qwen-Image-Edit pipeline with the scheduler of flow matching.
+        source: RGB in [0, 1], at the output's size; a call makes one image for each, in this order. FLUX.2
+            klein and Qwen-Image-Edit make one image a call.
         scale: how far each step moves the predicted clean latents, as the root mean square of the move; 0
             changes nothing, to the bit.
         between: the share of the denoising steps that it applies to, from 0 (the first) to 1.
@@ -70,7 +72,10 @@ def reward_guidance(
         prepared = scorer.prepare(source, list(instruction))
     step = scheduler.step
 
-    def uphill(clean: Tensor) -> Tensor:
+    height, width = source.shape[-2:]
+
+    def uphill(stepped: Tensor) -> Tensor:
+        clean = family.to_latents(stepped, height, width, pipe.vae_scale_factor)
         if len(clean) != len(source):
             raise ValueError(
                 f"reward guidance: {len(source)} sources for {len(clean)} images; expected one for each"
@@ -79,7 +84,8 @@ def reward_guidance(
         def score(edited: Tensor) -> Tensor:
             return scorer(EditBatch(source, list(instruction), edited.to(device), **texts), prepared).mean()
 
-        return (scale * ascent_direction(family, pipe.vae, score, clean)).to(clean.dtype)
+        direction = ascent_direction(family, pipe.vae, score, clean)
+        return (scale * family.from_latents(direction)).to(stepped.dtype)
 
     @functools.wraps(step)
     def guided(model_output: Tensor, timestep: Any, sample: Tensor, *args: Any, **options: Any) -> Any:

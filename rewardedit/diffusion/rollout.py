@@ -1,9 +1,9 @@
 """A differentiable rollout: denoises without gradient, then takes the last steps with it.
 
 ReFL (ImageReward; ADIEE Sec. 3.4) takes one step with gradient, DRaFT-K (Clark et al. 2024) the last K, DRaFT
-all. Without steps that carry a gradient the latents are those of the stock InstructPix2Pix pipeline,
-to the bit. The two parts can be called apart: the first on many rows at once, the second, which needs far
-more memory, on a few of them at a time.
+all. Without steps that carry a gradient the latents are those of the stock pipeline, to the bit. The two
+parts can be called apart: the first on many rows at once, the second, which needs far more memory, on a few
+of them at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -124,17 +124,12 @@ def steps_without_gradient(
     `config.grad_steps` steps.
     """
     if config.grad_steps != 0:
-        require_differentiable(scheduler)
-    if config.guidance_scale is None and cond.mask is not None:
-        raise ValueError(
-            "mask: it restricts the text guidance, which is off; set guidance_scale, or leave the mask out"
-        )
-    if config.guidance_scale is not None and cond.null_embeds is None:
-        raise ValueError("guidance needs the empty prompt's embedding: Conditioning(null_embeds=…)")
+        require_differentiable(scheduler, family.set_timesteps)
+    family.require_guidance(config.guidance_scale, cond)
 
     # A scheduler of its own: the given one may be in the middle of a sampling.
     scheduler = type(scheduler).from_config(scheduler.config)
-    scheduler.set_timesteps(config.num_inference_steps, device=noise.device)
+    family.set_timesteps(scheduler, config.num_inference_steps, noise)
     if config.stop is not None and len(scheduler.timesteps) != config.num_inference_steps:
         name = type(scheduler).__name__
         raise ValueError(
@@ -144,7 +139,7 @@ def steps_without_gradient(
 
     steps = len(scheduler.timesteps[: config.stop])
     last = 0 if config.grad_steps is None else steps - config.grad_steps
-    start = RolloutState(noise * scheduler.init_noise_sigma, scheduler, 0, cond, config, generator)
+    start = RolloutState(family.initial_latents(scheduler, noise), scheduler, 0, cond, config, generator)
     with torch.no_grad():
         latents = _denoise(family, denoiser, start, last)
     torch.clear_autocast_cache()  # weights cast in steps without gradient pass none
@@ -174,7 +169,7 @@ def _denoise(
 
     for i in range(state.taken, last):
         t = times[i]
-        x_t = scheduler.scale_model_input(latents, t)
+        x_t = family.model_input(scheduler, latents, t)
         if config.gradient_checkpointing and torch.is_grad_enabled():
             model_pred = checkpoint(
                 family.predict, denoiser, x_t, t, state.cond, *guidance, use_reentrant=False

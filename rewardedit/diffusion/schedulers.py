@@ -4,7 +4,7 @@ and DDIM's inverse for models that predict the clean latents.
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FunctionType, NoneType
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ DIVISIBLE = (
     FunctionType,
 )
 EULER = ("EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler")
+FLOW = "FlowMatchEulerDiscreteScheduler"
 
 
 def step_options(
@@ -84,6 +85,8 @@ def pred_x0(
     Raises:
         ValueError: for a scheduler that does not return them.
     """
+    if type(scheduler).__name__ == FLOW:  # x_t = (1 − σ) x_0 + σ ε, and the prediction is ε − x_0
+        return sample - scheduler.sigmas[step_index(scheduler, t)] * model_pred
     out = scheduler.step(model_pred, t, sample, **options)
     for name in ("pred_original_sample", "denoised"):
         if getattr(out, name, None) is not None:
@@ -120,7 +123,7 @@ def pred_x0_coefficients(scheduler: Any, timestep: Any, index: int) -> tuple[flo
     For code that has to go back from the clean latents to the prediction;
     `require_coefficients` checks for which schedulers.
     """
-    if type(scheduler).__name__ in EULER:
+    if type(scheduler).__name__ in (*EULER, FLOW):
         return 1.0, -float(scheduler.sigmas[index])
     alpha = float(scheduler.alphas_cumprod[int(timestep)])
     prediction_type = scheduler.config.prediction_type
@@ -135,25 +138,36 @@ def require_coefficients(scheduler: Any) -> None:
     """Raises ValueError for a scheduler whose predictions `pred_x0_coefficients` cannot read."""
     prediction_type = scheduler.config.get("prediction_type")
     name = type(scheduler).__name__
+    if name == FLOW and not scheduler.config.get("invert_sigmas"):
+        return
     if name in EULER and prediction_type == "epsilon" and not scheduler.config.get("use_flow_sigmas"):
         return
     known = name in ("DDIMScheduler", "DDPMScheduler", "LCMScheduler")
     if not known or prediction_type not in ("epsilon", "v_prediction", "sample"):
         raise ValueError(
-            f"reward guidance: expected DDIM, DDPM, LCM or Euler (epsilon); got {name}, {prediction_type!r}"
+            "reward guidance: expected DDIM, DDPM, LCM, Euler (epsilon) or flow matching; got "
+            f"{name}, {prediction_type!r}"
         )
 
 
-def require_differentiable(scheduler: Any) -> None:
+def require_differentiable(
+    scheduler: Any, set_timesteps: Callable[[Any, int, Tensor], None] | None = None
+) -> None:
     """Tries a step on a scheduler of the same configuration.
+
+    Args:
+        set_timesteps: prepares it for so many steps on latents; None: the scheduler's own method.
 
     Raises:
         ValueError: naming a scheduler whose step passes no gradient to the UNet's prediction.
     """
     name = type(scheduler).__name__
     probe = type(scheduler).from_config(scheduler.config)
-    probe.set_timesteps(4)
     predicted = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    if set_timesteps is None:
+        probe.set_timesteps(4)
+    else:
+        set_timesteps(probe, 4, predicted)
     options = step_options(probe, torch.Generator().manual_seed(0))
     try:
         with torch.enable_grad():

@@ -300,7 +300,7 @@ def _edit(
     chosen: dict[str, Any] = {}
     device = devices.default_device()
     for name, path in editors.items():
-        dtype = devices.inference_dtype(evaluate.dtype)
+        dtype = "auto" if evaluate.dtype is None else devices.inference_dtype(evaluate.dtype)
         load = Lazy(partial(load_editor, path, device=device, dtype=dtype, compile=evaluate.compile))
         if name == "base":
             evaluate = evaluate.around(load().settings)

@@ -240,18 +240,22 @@ def without(reserved: Sequence[str], text: str) -> str:
     return text
 
 
-def load_processor(name: str, kind: str) -> Any:
+def load_processor(name: str, kind: str, subfolder: str = "") -> Any:
     """The processor of a kind of model; for Qwen, and others with the same parts, without its video
     processor, which needs torchvision.
+
+    Args:
+        subfolder: of a pipeline's folder.
     """
     from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, AutoProcessor
 
     parts = ["image_processor", "tokenizer"]
     own = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
     if own is None or own.get_attributes() != [*parts, "video_processor"]:
-        return pretrained.load(AutoProcessor, name, backend="pil")
-    images_alone: Any = type(own.__name__, (own,), {"get_attributes": classmethod(lambda cls: parts)})
-    processor = pretrained.load(images_alone, name, backend="pil")
+        return pretrained.load(AutoProcessor, name, backend="pil", subfolder=subfolder)
+    members = {"get_attributes": classmethod(lambda cls: parts), "__module__": own.__module__}
+    images_alone: Any = type(own.__name__, (own,), members)
+    processor = pretrained.load(images_alone, name, backend="pil", subfolder=subfolder)
     processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
     return processor
 

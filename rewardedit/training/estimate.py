@@ -12,28 +12,31 @@ from typing import Any
 
 import diffusers
 import torch
-from diffusers import AutoencoderKL, UNet2DConditionModel
+import transformers
+from diffusers import UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import CLIPTextConfig
+from transformers import AutoConfig
 
 from rewardedit import devices
 from rewardedit.data import Rows, open_rows, require_size
 from rewardedit.data.stream import StreamedRows, count_rows, read_or_stream
 from rewardedit.devices import Precision
-from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.diffusion.families import EditFamily, require_family
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
 from rewardedit.models import pretrained, resolve_model
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
-from rewardedit.training.memory import GUIDED, Blueprint, trained_unet
+from rewardedit.training.memory import Blueprint, trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.savers import fit_training, memory_of_pairs
 from rewardedit.training.trainable import (
     TrainConfig,
     autocast_type,
+    require_lora,
     require_pipeline,
     require_source_channels,
 )
@@ -128,6 +131,7 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
     """
     train.micro_batches(processes().num_processes)
     devices.require_precision(train.mixed_precision)
+    require_lora(load_family(base), train)
     if train.lora_rank:
         require_source_channels(load_blueprint(base, size).takes_source, train)
 
@@ -150,13 +154,19 @@ class UnetCalls:
         return f"{self.number:g} {with_gradient} on {self.rows} row{'s' * (self.rows > 1)}"
 
 
-def unet_calls(train: TrainConfig, reward: RewardConfig | None, processes: int) -> list[UnetCalls]:
-    """UNet calls of an update: of the pairs, of rollouts, and of the distance to the starting model."""
+def unet_calls(
+    train: TrainConfig, reward: RewardConfig | None, processes: int, guided_rows: int = 3
+) -> list[UnetCalls]:
+    """UNet calls of an update: of the pairs, of rollouts, and of the distance to the starting model.
+
+    Args:
+        guided_rows: rows through the UNet for an edit with guidance, those of one call or of several.
+    """
     rows, micro_batches = train.micro_batches(processes)
     with_gradient = Counter({rows: float(micro_batches)})
     without: Counter[int] = Counter()
     if reward is not None and reward.weight:
-        guided = GUIDED if reward.guidance_scale else 1
+        guided = guided_rows if reward.guidance_scale else 1
         at_once = reward.micro_batches_at_once(rows, micro_batches)
         before = reward.mean_steps - reward.mean_grad_steps
         with_gradient[rows * guided] += micro_batches * reward.mean_grad_steps
@@ -178,11 +188,12 @@ def plan_training(editor: Blueprint, train: TrainConfig, rewards: Sequence[Rewar
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         editor.predict(editor.unet, 1)
     seconds = 0.0
+    guided = editor.family.guided_rows
     for reward in rewards:
-        for calls in unet_calls(train, reward, processes().num_processes):
+        for calls in unet_calls(train, reward, processes().num_processes, guided):
             operations = counter.get_total_flops() * calls.rows
             seconds += train.max_steps * calls.passes * _seconds(operations, train.mixed_precision)
-    first = ", ".join(map(str, unet_calls(train, rewards[0], processes().num_processes)))
+    first = ", ".join(map(str, unet_calls(train, rewards[0], processes().num_processes, guided)))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
         f"UNet calls an update: {first}",
@@ -205,7 +216,7 @@ def plan_sampling(calls: Mapping[str, int], size: int | None, batch_size: int) -
     precision: Precision = "no" if devices.default_device() == "cpu" else "fp16"
     seconds = 0.0
     for name, number in calls.items():
-        operations = batch_size * GUIDED * unet_operations(name, size or SIDE)
+        operations = batch_size * InstructPix2Pix.guided_rows * unet_operations(name, size or SIDE)
         seconds += number * _seconds(operations, precision)
     return (
         f"sampling time on this machine, estimated: {_duration(seconds)} for {sum(calls.values()):,} UNet "
@@ -243,12 +254,38 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     Raises:
         ValueError: if there is no such pipeline, or it is a LoRA.
     """
-    require_pipeline(name)
-    _pipeline_config(name)
-    unet = _sub_config(UNet2DConditionModel, name, "unet")
-    vae = _sub_config(AutoencoderKL, name, "vae")
-    text_encoder = pretrained.load(CLIPTextConfig, resolve_model(name), subfolder="text_encoder").to_dict()
-    return Blueprint.make(load_family(name), unet, vae, text_encoder, size)
+    family = load_family(name)
+    index = _pipeline_config(name)
+    text_encoders = []
+    with torch.device("meta"):
+        denoiser, vae = (_without_weights(name, index, part) for part in (family.denoiser_name, "vae"))
+        for part in sorted(index):
+            if part.startswith("text_encoder") and index[part][0] is not None:
+                config = pretrained.load(AutoConfig, resolve_model(name), subfolder=part)
+                text_encoders.append(_class_of(index, part, transformers.PreTrainedModel)(config))
+    return Blueprint.make(family, denoiser, vae, text_encoders, size)
+
+
+def _without_weights(name: str, index: dict[str, Any], part: str) -> Any:
+    """A part of a pipeline that is diffusers' own."""
+    kind = _class_of(index, part, diffusers.ModelMixin)
+    return kind.from_config(_sub_config(kind, name, part))
+
+
+def _class_of(index: dict[str, Any], part: str, base: type) -> Any:
+    """The class of a part, by the pipeline's index file.
+
+    Raises:
+        ValueError: if it is no model of that library.
+    """
+    library = transformers if issubclass(base, transformers.PreTrainedModel) else diffusers
+    name = str(index.get(part, (None, None))[1])
+    kind = getattr(library, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        raise ValueError(
+            f"{part}: expected a model of {library.__name__}; got {name[:80]}; use a stock pipeline"
+        )
+    return kind
 
 
 def _pipeline_config(name: str) -> dict[str, Any]:
@@ -268,11 +305,7 @@ def load_family(name: str) -> EditFamily:
         ValueError: if there is no such pipeline, it is a LoRA, or it cannot be an editor.
     """
     require_pipeline(name)
-    class_name = _pipeline_config(name)["_class_name"]
-    family = family_that_loads(class_name)
-    if family is None:
-        raise ValueError(f"editor {name!r} is a {class_name}; expected an InstructPix2Pix pipeline")
-    return family
+    return require_family(name, _pipeline_config(name))
 
 
 def load_scheduler(name: str) -> Any:

@@ -3,6 +3,7 @@
 Each method has its own loop in its own file; see `rewardedit.training.loop`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ from rewardedit import devices
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
-from rewardedit.diffusion.noising import conditioning_dropout, noising
+from rewardedit.diffusion.noising import conditioning_dropout
 from rewardedit.processes import print_on_main, processes
-from rewardedit.training.latents import LatentCache, TextCache
+from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
 from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.previews import save_previews
+from rewardedit.training.prompt_cache import TextCache
 from rewardedit.training.trackers import log_images, without_images
 from rewardedit.training.trainable import (
     RewardLabels,
@@ -51,14 +53,18 @@ class Inputs:
     """Inputs of the diffusion loss; the conditioning of some rows is dropped."""
 
     edited: Float[Tensor, "b c h w"]  # scaled latents
-    source: Float[Tensor, "b c h w"]  # unscaled
-    embeds: Float[Tensor, "b n d"]  # of the prompts
-    tokens: Int[Tensor, "b n"]
+    source: Float[Tensor, "b c _ _"]  # as the denoiser is conditioned on them
+    texts: dict[str, Tensor]  # of the prompts, by the names of `EditFamily.encode_texts`
     label: Int[Tensor, " b"]
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
+        """The inputs with each tensor changed."""
+        texts = {name: change(value) for name, value in self.texts.items()}
+        return Inputs(change(self.edited), change(self.source), texts, change(self.label))
 
     def to(self, device: torch.device) -> "Inputs":
         """Copies the inputs to another device; from pinned memory, in parallel to its computations."""
-        return Inputs(*(tensor.to(device, non_blocking=True) for tensor in vars(self).values()))
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
 
 class Finetuning:
@@ -134,7 +140,7 @@ class Finetuning:
             label="fine-tuning",
             wrapped=wrapped,
         )
-        self.scheduler = noising(self.editor.pipe.scheduler)
+        self.scheduler = self.editor.family.training_scheduler(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
         self._rows_of = Prefetcher(self._read, config.max_steps)
 
@@ -174,18 +180,19 @@ class Finetuning:
         """InstructPix2Pix's objective on the data set's own pairs, mean over the rows."""
         device = self.accelerator.device
         inputs = micro.inputs.to(device)
-        embeds = inputs.embeds
+        texts = dict(inputs.texts)
+        tokens = texts.pop("tokens", None)
         if self.text_encoder is not None:
-            embeds = self.text_encoder(inputs.tokens)[0]
+            texts["embeds"] = self.text_encoder(tokens)[0]
         if self.embedding is not None:
-            embeds = self.embedding(embeds, inputs.label)
+            texts["embeds"] = self.embedding(texts["embeds"], inputs.label)
         losses = self.editor.family.loss(
             self.unet,
             self.scheduler,
             inputs.edited,
             micro.noise.to(device, non_blocking=True),
             micro.times.to(device, non_blocking=True),
-            Conditioning(embeds, inputs.source),
+            Conditioning(source=inputs.source, **texts),
             min_snr=self.config.min_snr,
         )
         return losses.mean()
@@ -198,8 +205,7 @@ class Finetuning:
             becomes_source = (no_text & ~no_image)[:, None, None, None]
             edited = torch.where(becomes_source, source * self.cache.scaling, edited)
         source[no_image] = 0
-        texts = self.texts.take(rows, no_text)
-        return Inputs(*map(self._pinned, (edited, source, *texts)))
+        return Inputs(edited, source, *self.texts.take(rows, no_text)).map(self._pinned)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         """The tensor in memory from which a GPU copies while it computes; as it is without one."""

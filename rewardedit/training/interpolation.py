@@ -18,7 +18,7 @@ def evaluate_interpolations(
     base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...] = WEIGHTS
 ) -> list[dict[str, Any]]:
     """Evaluates the fixed prompts with each share of the change, from 0 (the base) to 1 (the result)."""
-    editor = load_editor(str(result), device=devices.default_device(), dtype=devices.inference_dtype())
+    editor = load_editor(str(result), device=devices.default_device(), dtype="auto")
     out = []
     set_scale = (
         _scale_of_lora(editor) if (result / LORA).is_file() else _scale_of_weights(editor, base, result)
@@ -30,7 +30,9 @@ def evaluate_interpolations(
 
 
 def _scale_of_lora(editor: Editor) -> Callable[[float], None]:
-    return lambda scale: editor.pipe.set_adapters(editor.pipe.get_list_adapters()["unet"], scale)
+    return lambda scale: editor.pipe.set_adapters(
+        editor.pipe.get_list_adapters()[editor.family.denoiser_name], scale
+    )
 
 
 def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[float], None]:

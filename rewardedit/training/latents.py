@@ -1,32 +1,35 @@
 """Latents and prompt embeddings of a training set, computed once and kept on disk as memory-mapped arrays."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, Rows, require_size, row_shards
-from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.data.reading import read_shard
 from rewardedit.data.stream import StreamedRows, count_rows, shards_of
 from rewardedit.diffusion.editors import Editor, write_prompts
 from rewardedit.files import join_arrays, join_lists, write_json
 from rewardedit.images import to_bytes
-from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig
-from rewardedit.training.trainable import RewardLabels, load_base
+from rewardedit.training.prompt_cache import (
+    ENCODE_BATCH,
+    TextCache,
+    encode_distinct,
+    encode_with_sources,
+    loaded_once,
+    name_of,
+)
+from rewardedit.training.trainable import RewardLabels
 from rewardedit.untrusted import read_settings_file
 
-ENCODE_BATCH = 64  # texts encoded at a time, and most images
 ENCODE_PIXELS = 2**21  # most pixels encoded at a time: 32 images of side 256, for which the VAE needs 5 GiB
 
 
@@ -60,65 +63,21 @@ class LatentCache:
         return edited * self.scaling, source
 
     def texts(self, editor: Editor, labels: RewardLabels) -> "TextCache":
-        """Prompts of all rows with their labels. Each distinct text is encoded once, and the result is kept
-        on disk.
+        """Prompts of all rows with their labels. Each distinct text, or text and source where the text
+        encoder sees it, is encoded once, and the result is kept on disk.
         """
         texts = write_prompts(editor.pipe, self.instructions, labels.label, labels.prompt)
-        distinct = sorted({"", *texts})
-        place = {text: i for i, text in enumerate(distinct)}
-        digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
-        folder = self.folder / f"prompts-{digest[:16]}"
-        _encode(editor, distinct, folder, {"base": _name(editor), "texts": digest})
-        arrays = _opened(folder, ("embeds", "tokens"))
         null = len(labels.prompt.words) if labels.prompt is not None else 0
         label = torch.tensor([null if value is None else value for value in labels.label])
-        return TextCache(*arrays, torch.tensor([place[text] for text in texts]), place[""], label, null)
-
-
-@dataclass
-class TextCache:
-    """Prompts by row, as embeddings of the untrained text encoder and as its tokens."""
-
-    embeds: np.ndarray  # (distinct texts, n, d) fp16
-    tokens: np.ndarray  # (distinct texts, n) int32
-    index: Int[Tensor, " rows"]  # index of each row's text
-    empty: int  # the index of the empty text
-    label: Int[Tensor, " rows"]
-    null: int  # the label of a dropped prompt
-
-    def take(
-        self, rows: Int[Tensor, " b"], dropped: Bool[Tensor, " b"]
-    ) -> tuple[Float[Tensor, "b n d"], Int[Tensor, "b n"], Int[Tensor, " b"]]:
-        """Embeddings, tokens and labels of rows; of the empty text and the null label where dropped."""
-        index = torch.where(dropped, self.empty, self.index[rows])
-        label = torch.where(dropped, self.null, self.label[rows])
-        embeds = torch.from_numpy(self.embeds[index.numpy()])
-        tokens = torch.from_numpy(self.tokens[index.numpy()])
-        return embeds.float(), tokens.long(), label
-
-
-def _encode(editor: Editor, texts: list[str], folder: Path, made_of: dict[str, str]) -> None:
-    """Writes the texts' embeddings, (texts, n, d) in fp16, to `embeds.npy`, and their tokens, (texts, n), to
-    `tokens.npy`.
-    """
-    size = SHARD_BATCHES * ENCODE_BATCH
-    load = _once(editor)
-
-    def encode(number: int, path: Path) -> None:
-        path.mkdir()
-        local = texts[number * size : (number + 1) * size]
-        loaded = load()
-        embeds = []
-        for first in range(0, len(local), ENCODE_BATCH):
-            batch = local[first : first + ENCODE_BATCH]
-            with devices.tf32(loaded.pipe.device.type):
-                embeds.append(loaded.family.encode_prompts(loaded.pipe, batch).half().cpu())
-        np.save(path / "embeds.npy", torch.cat(embeds).numpy())
-        np.save(path / "tokens.npy", loaded.family.tokenize(loaded.pipe, local).input_ids.int().numpy())
-
-    stage(
-        folder, made_of, encode, -(-len(texts) // size), finish=partial(_join, folder, ("embeds", "tokens"))
-    )
+        if editor.family.text_sees_source:
+            arrays = encode_with_sources(editor, texts, self.rows, self.data, self.folder)
+            row = torch.arange(len(texts))
+            return TextCache(arrays, row, row + len(texts), label, null)
+        distinct = sorted({"", *texts})
+        place = {text: i for i, text in enumerate(distinct)}
+        index = torch.tensor([place[text] for text in texts])
+        empty = torch.full_like(index, place[""])
+        return TextCache(encode_distinct(editor, distinct, self.folder), index, empty, label, null)
 
 
 def encode_batch_size(size: int) -> int:
@@ -146,19 +105,20 @@ def make_cache(
     size = batch_size or encode_batch_size(require_size(data))
     parts = shards_of(rows, size)
     made_of = {
-        "base": _name(editor),
+        "base": name_of(editor),
         "data": data,
         "candidates": candidates,
         "rows": count_rows(rows),
         "batch": size,
     }
 
-    load = _once(editor)
+    load = loaded_once(editor)
 
-    def encoded(images: Tensor) -> np.ndarray:
+    def encoded(name: str, images: Tensor) -> np.ndarray:
         own = load()
+        encode = own.family.encode_sources if name == "source" else own.family.encode_images
         with devices.tf32(own.pipe.device.type):
-            return own.family.encode_images(own.pipe, images).half().cpu().numpy()
+            return encode(own.pipe, images).half().cpu().numpy()
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
@@ -176,13 +136,13 @@ def make_cache(
     # Arrays stay on disk: a step reads only its own rows.
     texts = read_settings_file(folder / "rows.json")
     arrays = _opened(folder, ("edited", "source"))
-    scaling = float(editor.pipe.vae.config.scaling_factor)
+    scaling = editor.family.latent_scaling(editor.pipe.vae)
     unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
     return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable)
 
 
 def _encode_rows(
-    rows: Rows, data: DataConfig, size: int, encode: Callable[[Tensor], np.ndarray]
+    rows: Rows, data: DataConfig, size: int, encode: Callable[[str, Tensor], np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
     """Latents of `edited` and `source`, (n, c, h, w) in fp16 and zero for unreadable rows; and the rows' ids,
     instructions and reasons why they cannot be read.
@@ -198,7 +158,7 @@ def _encode_rows(
             continue
         batch = found.pixels.to(devices.default_device())
         for name in ("edited", "source"):
-            values = encode(getattr(batch, name))
+            values = encode(name, getattr(batch, name))
             if name not in latents:
                 latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
             latents[name][found.numbers] = values
@@ -206,8 +166,9 @@ def _encode_rows(
             ids[row] = found.ids[i]
             instructions[row] = batch.instruction[i]
     if not latents:  # no row can be read
-        shape = encode(torch.zeros(1, 3, require_size(data), require_size(data))).shape[1:]
-        latents = {name: np.zeros((len(rows), *shape), np.float16) for name in ("edited", "source")}
+        black = torch.zeros(1, 3, require_size(data), require_size(data))
+        for name in ("edited", "source"):
+            latents[name] = np.zeros((len(rows), *encode(name, black).shape[1:]), np.float16)
     return latents, {"ids": ids, "instructions": instructions, "unreadable": reasons}
 
 
@@ -264,14 +225,3 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
 def _opened(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
     """Arrays of `folder`, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]
-
-
-def _once(editor: Editor) -> Lazy[Editor]:
-    """The editor, for a stage; a worker in another process loads it again, onto its own device."""
-    name = _name(editor)
-    return Lazy(lambda: load_base(name, devices.default_device()), editor)
-
-
-def _name(editor: Editor) -> str:
-    """Hub name or folder that an editor was loaded from."""
-    return str(editor.pipe.config.get("_name_or_path"))

@@ -2,15 +2,15 @@
 models and from runs on `meta`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from diffusers import DDPMScheduler
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import CLIPTextConfig, CLIPTextModel
 
 from rewardedit.batch import EditBatch
 from rewardedit.diffusion.families import Conditioning, EditFamily
@@ -23,11 +23,11 @@ from rewardedit.training.trainable import (
     add_lora,
     autocast_type,
     cast_frozen,
+    require_lora,
     require_source_channels,
 )
 
 SCORE_BATCH = 64  # edits scored at a time for the mapping of rewards, the default of relabelling
-GUIDED = 3  # rows of a UNet call per sampled edit: text, image and neither
 # bytes of optimizer state per trained parameter, at most
 MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
 
@@ -39,69 +39,70 @@ class Blueprint:
     family: EditFamily
     unet: Any
     vae: Any
-    text_encoder: nn.Module
+    text_encoders: Sequence[nn.Module]
     size: int
     takes_source: bool  # whether the UNet had channels for a source image before any were added
 
     @classmethod
     def make(
-        cls,
-        family: EditFamily,
-        unet: dict[str, Any],
-        vae: dict[str, Any],
-        text_encoder: dict[str, Any],
-        size: int,
+        cls, family: EditFamily, denoiser: Any, vae: Any, text_encoders: Sequence[nn.Module], size: int
     ) -> "Blueprint":
-        """Builds the editor from the configurations of its parts."""
+        """An editor of these parts, which are on `meta`; in bf16 where the family is loaded so on a GPU."""
+        takes_source = family.takes_source(denoiser)
         with torch.device("meta"):
-            denoiser: Any = UNet2DConditionModel.from_config(unet)
-            takes_source = denoiser.config.in_channels > denoiser.config.out_channels
             family.add_source_channels(denoiser)
-            return cls(
-                family,
-                denoiser.requires_grad_(False),
-                AutoencoderKL.from_config(vae).requires_grad_(False),
-                CLIPTextModel(CLIPTextConfig(**text_encoder)).requires_grad_(False),
-                size,
-                takes_source,
-            )
+        for part in (denoiser, vae, *text_encoders):
+            part.requires_grad_(False)
+            if family.lora_only:
+                part.to(torch.bfloat16)
+        return cls(family, denoiser, vae, text_encoders, size, takes_source)
 
-    def bytes(self, number: int = FULL) -> int:
-        """Bytes of all weights, with `number` bytes each."""
-        return sum(map(parameters, (self.unet, self.vae, self.text_encoder))) * number
+    @property
+    def number(self) -> int:
+        """Bytes of a number of its frozen weights."""
+        return HALF if self.family.lora_only else FULL
+
+    def bytes(self, number: int | None = None) -> int:
+        """Bytes of all weights, with `number` bytes each; None: as they are loaded."""
+        return sum(map(parameters, (self.unet, self.vae, *self.text_encoders))) * (number or self.number)
 
     def latents(self, batch: int) -> Tensor:
-        side = self.size // 2 ** (len(self.vae.config.block_out_channels) - 1)
-        return torch.empty(batch, self.unet.config.out_channels, side, side, device="meta")
+        shape = self.family.latent_shape(self.unet, self.vae, self.size)
+        return torch.empty(batch, *shape, device="meta")
 
     def images(self, batch: int) -> Tensor:
         return torch.empty(batch, 3, self.size, self.size, device="meta")
 
-    def prompts(self, batch: int) -> Tensor:
-        return torch.empty(batch, 77, self.family.prompt_dim(self.unet), device="meta")
-
     def conditioning(self, batch: int) -> Conditioning:
-        return Conditioning(self.prompts(batch), self.latents(batch))
+        return self.family.blank_conditioning(self.unet, self.latents(batch))
 
     def times(self, batch: int) -> Tensor:
         return torch.zeros(batch, dtype=torch.long, device="meta")
 
     def predict(self, unet: Any, batch: int = 1) -> Tensor:
-        return self.family.predict(unet, self.latents(batch), self.times(batch), self.conditioning(batch))
+        latents = self.latents(batch).to(unet.dtype)
+        cond = self.family.blank_conditioning(self.unet, latents)
+        return self.family.predict(unet, latents, self.times(batch), cond)
 
     @cached_property
     def encoded(self) -> int:
-        """Bytes that encoding an image needs, in fp32."""
+        """Bytes that encoding an image needs, in the type of the weights."""
+        image = self.images(1).to(self.vae.dtype)
+        if self.vae.encoder.conv_in.weight.ndim == 5:  # of a video's autoencoder
+            image = image.unsqueeze(2)
         with torch.no_grad():
-            return peak_memory(lambda: self.vae.encode(self.images(1)).latent_dist.mode()).peak
+            return peak_memory(lambda: self.vae.encode(image).latent_dist.mode()).peak
 
     @cached_property
     def sampled(self) -> int:
-        """Bytes that sampling an edit needs, in fp32: the UNet's calls or decoding, whichever is more."""
+        """Bytes that sampling an edit needs, in the type of the weights: the UNet's calls or decoding,
+        whichever is more.
+        """
+        half = autocast_type("bf16") if self.family.lora_only else None
         with torch.no_grad():
-            called = peak_memory(lambda: self.predict(self.unet)).peak
-            decoded = peak_memory(lambda: self.family.decode(self.vae, self.latents(1))).peak
-        return max(GUIDED * called, decoded)
+            called = peak_memory(lambda: self.predict(self.unet), half).peak
+            decoded = peak_memory(lambda: self.family.decode(self.vae, self.latents(1)), half).peak
+        return max(self.family.guided_rows * called, decoded)
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,9 @@ def finetuning_memory(
         p.grad = torch.empty_like(p)
     learned = sum(p.numel() for p in trained)
     frozen = sum(p.numel() * p.element_size() for p in unet.parameters() if not p.requires_grad)
-    encoder = parameters(editor.text_encoder)
+    encoder = sum(map(parameters, editor.text_encoders))
     learned += encoder if train.text_encoder_lr else 0
-    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * FULL
+    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * editor.number
     # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
     each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
 
@@ -143,7 +144,7 @@ def finetuning_memory(
         with_gradient = (
             max(reward.num_inference_steps or ()) if reward.grad_steps is None else reward.grad_steps
         )
-        parts += [call] * with_gradient * (GUIDED if reward.guidance_scale else 1)
+        parts += [call] * with_gradient * (editor.family.guided_rows if reward.guidance_scale else 1)
         parts += [
             _decoding(editor, reward, micro_batch, half),
             _scoring(editor, scorer, reward, micro_batch, half),
@@ -165,11 +166,13 @@ def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
     """The UNet, prepared for fine-tuning, on `meta`.
 
     Raises:
-        ValueError: for a LoRA on a base without channels for the source image.
+        ValueError: for a LoRA on a base without channels for the source image, or a full fine-tuning of a
+            base of which only a LoRA is trained.
     """
     require_source_channels(editor.takes_source, train)
+    require_lora(editor.family, train)
     with torch.device("meta"):
-        unet: Any = UNet2DConditionModel.from_config(editor.unet.config)
+        unet: Any = type(editor.unet).from_config(editor.unet.config)
         if train.lora_rank:
             cast_frozen(unet.requires_grad_(False), autocast_type(train.mixed_precision))
             add_lora(editor.family, unet, train)
@@ -181,16 +184,15 @@ def trained_unet(editor: Blueprint, train: TrainConfig) -> Any:
 def _pairs(editor: Blueprint, unet: Any, batch: int) -> Tensor:
     edited = editor.latents(batch)
     noise = editor.latents(batch)
-    return editor.family.loss(
-        unet, DDPMScheduler(), edited, noise, editor.times(batch), editor.conditioning(batch)
-    )
+    scheduler = editor.family.training_scheduler(DDPMScheduler())
+    return editor.family.loss(unet, scheduler, edited, noise, editor.times(batch), editor.conditioning(batch))
 
 
 def _rollouts(editor: Blueprint, train: TrainConfig, reward: RewardConfig, processes: int) -> int:
     """Bytes of a step without gradient, of all rows that take it together."""
     size, micro_batches = train.micro_batches(processes)
     rows = size * reward.micro_batches_at_once(size, micro_batches)
-    guided = GUIDED if reward.guidance_scale else 1
+    guided = editor.family.guided_rows if reward.guidance_scale else 1
     with torch.no_grad():
         called = peak_memory(
             lambda: editor.predict(editor.unet, guided * rows), autocast_type(train.mixed_precision)

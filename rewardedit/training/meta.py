@@ -195,8 +195,11 @@ class _LikeCuda(TorchFunctionMode):
             kwargs = {k: self._cast(v, self.autocast) for k, v in kwargs.items()}
         elif self.autocast is not None and func in IN_FULL:
             args = self._cast(args, torch.float32)
-        if attention and args[0].is_meta:
-            return _efficient_attention(*args[:3], scale=kwargs.get("scale"))
+        if attention:
+            names = ("query", "key", "value")[len(args) :]
+            operands = [*args[:3], *(kwargs[name] for name in names)]
+            if operands[0].is_meta:
+                return _efficient_attention(*operands, scale=kwargs.get("scale"))
         return func(*args, **kwargs)
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:

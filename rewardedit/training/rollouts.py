@@ -1,5 +1,6 @@
 """Rollouts of a training: inputs, noise and scheduler; edits that carry a gradient, and their scores."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -16,13 +17,13 @@ from torch.utils.checkpoint import checkpoint
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.diffusion.families import Conditioning, EditFamily, family_of
-from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.rollout import RolloutState, steps_with_gradient, steps_without_gradient
 from rewardedit.processes import print_on_main
 from rewardedit.scorers import Scorer
 from rewardedit.training.finetune import MicroBatch
-from rewardedit.training.latents import LatentCache, TextCache
+from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import step_generator
+from rewardedit.training.prompt_cache import TextCache
 from rewardedit.training.reward import RewardConfig
 
 REFERENCE_SEED = 1_000_003  # so that the reference distance's noise differs from the rollouts'
@@ -35,15 +36,19 @@ def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) 
         ValueError: if no gradient passes through it, its state cannot be divided into micro-batches, or it
             does not provide the output to be scored.
     """
+    if config.scheduler == "ddpm" and family.lora_only:
+        raise ValueError(
+            f"reward.scheduler: expected editor for {type(family).__name__}, which predicts velocities; got "
+            "ddpm; leave it out"
+        )
     if config.scheduler == "ddpm":
         # Latents have no bounds for clipping, even if the editor's file does not say so.
         scheduler = DDPMScheduler.from_config(scheduler.config, clip_sample=False)
     if not config.weight:
         return scheduler
     weight = torch.ones((), requires_grad=True)
-
-    def denoiser(sample: Tensor, *_: Any, return_dict: bool) -> tuple[Tensor]:
-        return (sample[:, :1] * weight,)
+    probe: Any = copy.copy(family)
+    probe.predict = lambda _, sample, *options: sample * weight
 
     assert config.num_inference_steps is not None
     generators = [torch.Generator().manual_seed(row) for row in range(2)]
@@ -51,8 +56,8 @@ def rollout_scheduler(config: RewardConfig, family: EditFamily, scheduler: Any) 
     noise = torch.ones(2, 1, 2, 2)
     cond = Conditioning(torch.zeros(2, 1, 1), torch.zeros(2, 1, 2, 2), torch.zeros(1, 1, 1))
     try:
-        state = steps_without_gradient(family, denoiser, scheduler, noise, cond, rolled, generators)
-        steps_with_gradient(family, denoiser, state.take(slice(0, 1)))
+        state = steps_without_gradient(probe, abs, scheduler, noise, cond, rolled, generators)
+        steps_with_gradient(probe, abs, state.take(slice(0, 1)))
     except ValueError as error:
         raise ValueError(f"reward.scheduler: {error}; or take reward.scheduler=ddpm") from error
     return scheduler
@@ -82,10 +87,10 @@ class RolloutPrompts:
 
     def conditioning(self, rows: Int[Tensor, " b"], device: torch.device) -> Conditioning:
         """Embeddings of the prompts and of the empty text, and latents of the sources."""
-        embeds, _, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
-        source = self.cache.latents(rows)[1]
-        null = torch.from_numpy(self.texts.embeds[[self.texts.empty]]).float()
-        return Conditioning(embeds.to(device), source.to(device), null.to(device))
+        texts, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
+        texts.pop("tokens", None)
+        values = {**texts, **self.texts.null_texts(rows), "source": self.cache.latents(rows)[1]}
+        return Conditioning(**{name: value.to(device) for name, value in values.items()})
 
 
 def slot_noise(
@@ -175,7 +180,7 @@ class RewardRollouts:
         disabled) for noised rows.
         """
         device = self.pipe.device
-        scheduler = noising(self.pipe.scheduler)
+        scheduler = self.family.training_scheduler(self.pipe.scheduler)
         edited = self.prompts.cache.latents(micro.rows)[0].to(device)
         cond = self.prompts.conditioning(micro.rows, device)
         noise, generators = slot_noise(
@@ -183,7 +188,7 @@ class RewardRollouts:
         )
         most = scheduler.config.num_train_timesteps
         times = torch.stack([torch.randint(most, (), generator=g) for g in generators]).to(device)
-        x_t = scheduler.add_noise(edited, noise.to(device), times)
+        x_t, times = self.family.noised(scheduler, edited, noise.to(device), times)
 
         bare = self.family.denoiser(self.pipe)
         bare.disable_adapters()

@@ -15,8 +15,8 @@ from rewardedit.devices import Precision
 from rewardedit.diffusion.attention import Backend
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor, load_editor
-from rewardedit.diffusion.families import EditFamily
-from rewardedit.models import resolve_model
+from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
@@ -117,7 +117,18 @@ def load_base(name: str, device: str | torch.device) -> Editor:
         ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own.
     """
     require_pipeline(name)
-    return load_editor(name, attention="sdpa", device=device, dtype="float32")
+    on_cpu = torch.device(device).type == "cpu"
+    dtype = "float32" if on_cpu or not is_lora_only(name) else "bfloat16"
+    return load_editor(name, attention="sdpa", device=device, dtype=dtype)
+
+
+def is_lora_only(name: str) -> bool:
+    """True for a base that is too large to be trained whole, which is loaded in bf16 on a GPU."""
+    try:
+        family = family_that_loads(pretrained.load_index(resolve_model(name)))
+    except OSError:  # reported where it is loaded
+        return False
+    return family is not None and family.lora_only
 
 
 def require_pipeline(name: str) -> None:
@@ -133,15 +144,23 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
     """Freezes all but the UNet (or its LoRA), the reward embedding and, if requested, the text encoder.
 
     Raises:
-        ValueError: for a LoRA on a base without channels for the source image.
+        ValueError: for a LoRA on a base without channels for the source image, a full fine-tuning of a base
+            of which only a LoRA is trained, or a learned embedding for it.
     """
     family = editor.family
     pipe = editor.pipe
     denoiser: Any = family.denoiser(pipe)
-    require_source_channels(denoiser.config.in_channels > denoiser.config.out_channels, config)
+    require_source_channels(family.takes_source(denoiser), config)
+    require_lora(family, config)
+    if labels.prompt is not None and labels.prompt.embedding and family.lora_only:
+        raise ValueError(
+            f"prompt: expected labels that are words for {type(family).__name__}; got a learned embedding; "
+            "give the labels words"
+        )
     family.add_source_channels(denoiser)
-    for module in (pipe.vae, pipe.text_encoder, denoiser):
-        module.requires_grad_(False)
+    for module in pipe.components.values():
+        if isinstance(module, nn.Module):
+            module.requires_grad_(False)
     if config.lora_rank:
         cast_frozen(denoiser, autocast_type(devices.precision_here(config.mixed_precision)))
         add_lora(family, denoiser, config)
@@ -202,6 +221,15 @@ def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
         raise ValueError(
             "lora_rank: the base has no channels for a source image, and a LoRA cannot give it any; "
             "leave lora_rank out, or start from an editor"
+        )
+
+
+def require_lora(family: EditFamily, config: TrainConfig) -> None:
+    """Raises ValueError if a base of which only a LoRA is trained would be trained whole."""
+    if family.lora_only and not config.lora_rank:
+        raise ValueError(
+            f"train.lora_rank: expected a rank for {type(family).__name__}, which is trained as a LoRA "
+            "alone; got none; set it, such as 16"
         )
 
 

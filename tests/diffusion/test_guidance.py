@@ -23,9 +23,7 @@ from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
-from rewardedit import Editor, SamplingConfig, change_mask, mask_guidance, two_round_edit
-from rewardedit.images import resize
-from rewardedit.prepared import Prepared
+from rewardedit import change_mask, mask_guidance, two_round_edit
 from tests.models import text_config, tiny_pipeline
 
 SCHEDULERS = (
@@ -455,52 +453,6 @@ def test_two_rounds_on_sdxl_with_reused_encodings(cosxl):
         generator=[torch.Generator().manual_seed(s) for s in (0, 1)],
     )[0]
     assert (rounds.first - stock).abs().max() < 1e-3
-
-
-class WithPrompts(Editor):
-    """An editor whose prompts are embedded already:
-    the text encoders of these pipelines are left out here.
-    """
-
-    def encode(self, source, instruction, *, target_score=10.0):
-        g = torch.Generator().manual_seed(5)
-        encoded = super().encode(source, instruction, target_score=target_score).inputs
-        embeds = {
-            name: torch.randn(len(source), 6, 8, generator=g)
-            for name in ("prompt_embeds", "negative_prompt_embeds")
-        }
-        if isinstance(self.pipe, FluxKontextPipeline):
-            pooled = ("pooled_prompt_embeds", "negative_pooled_prompt_embeds")
-            more = {name: torch.randn(len(source), 8, generator=g) for name in pooled}
-        else:
-            more = {f"{name}_mask": torch.ones(len(source), 6, dtype=torch.long) for name in embeds}
-        return Prepared({**{k: v for k, v in encoded.items() if k != "prompt"}, **embeds, **more})
-
-
-@pytest.mark.parametrize(
-    ("make", "more"), [(tiny_kontext, {"max_area": 32 * 32, "_auto_resize": False}), (tiny_qwen, {})]
-)
-def test_two_rounds_of_pipelines_that_answer_in_a_size_of_their_own(make, more, small_qwen):
-    editor = WithPrompts(make(), SamplingConfig(num_inference_steps=2))
-    editor.pipe.set_progress_bar_config(disable=True)
-    source = torch.rand(1, 3, 40, 80, generator=torch.Generator().manual_seed(3))
-    options = {"true_cfg_scale": 4.0, **more}
-    rounds = two_round_edit(editor, source, ["make it red"], **options)
-    h, w = rounds.edited.shape[-2:]
-    assert (h, w) != (40, 80)
-    assert abs(w / h - 2) < 0.5  # the source's shape
-    assert rounds.first.shape == rounds.edited.shape
-    assert rounds.mask.shape == (1, 1, h, w)
-    assert torch.equal(rounds.mask, change_mask(resize(source, (h, w)), rounds.first))
-    whole = two_round_edit(
-        editor,
-        source,
-        ["make it red"],
-        mask=lambda s, e: torch.ones(1, 1, *e.shape[-2:]),
-        first=rounds.first,
-        **options,
-    )
-    assert torch.equal(whole.edited, rounds.first)
 
 
 @pytest.mark.parametrize(("make", "call"), [(tiny_kontext, ask_kontext), (tiny_qwen, ask_qwen)])

@@ -245,7 +245,12 @@ CASES = [
     ("shapes/segmenter", config, Segmenter.from_pretrained, REFUSED),
     ("shapes/segmenter", pickled_weights, Segmenter.from_pretrained, "cannot be read"),
     ("shapes/editor", pipeline_of_its_own, load_editor, REFUSED),
-    ("shapes/editor", pipeline_by_name, load_editor, "expected an InstructPix2Pix pipeline"),
+    (
+        "shapes/editor",
+        pipeline_by_name,
+        load_editor,
+        "expected one of StableDiffusionInstructPix2PixPipeline",
+    ),
     ("shapes/editor", part_of_the_system, load_editor, "got scheduler of os"),
     ("shapes/editor", part_of_the_folder, load_editor, "got unet of evil"),
     ("shapes/editor", part_in_a_library_s_name, load_editor, REFUSED),

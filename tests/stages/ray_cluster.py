@@ -84,7 +84,7 @@ def latents(folder: Path, editor: str) -> None:
             cache = make_cache(
                 open_rows(data), data, load_editor(editor), folder / f"cache-{engine}", None, 1
             )
-            assert len(cache.texts(load_editor(editor), RewardLabels(None, [0] * 40)).embeds) > 1
+            assert len(cache.texts(load_editor(editor), RewardLabels(None, [0] * 40)).arrays["embeds"]) > 1
             caches.append(cache)
     assert np.array_equal(caches[0].edited, caches[1].edited)
     assert caches[0].ids == caches[1].ids

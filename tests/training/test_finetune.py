@@ -279,7 +279,7 @@ def test_a_long_instruction_is_cut_and_never_its_label(prompt, tiny_editor, cach
     monkeypatch.setattr("rewardedit.language.texts._told", set())
     with pytest.warns(UserWarning, match="their labels are kept"):
         texts = long.texts(editor, RewardLabels(prompt, [4] * 32))
-    trained = texts.take(torch.tensor([31]), torch.tensor([False]))[1]
+    trained = texts.take(torch.tensor([31]), torch.tensor([False]))[0]["tokens"]
     read = editor.pipe.tokenizer.batch_decode(trained, skip_special_tokens=True)[0]
     assert "five" in read
     asked = write_prompts(editor.pipe, [instruction], [4], prompt)

@@ -1,5 +1,7 @@
 """`EditFamily`: everything specific to one architecture of editors. All other code goes through it."""
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -9,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rewardedit.diffusion.noising import noising
 from rewardedit.diffusion.schedulers import holds_for
 from rewardedit.images import to_pil
 from rewardedit.language.texts import note_cut
@@ -17,18 +20,31 @@ from rewardedit.prepared import Broadcast, Prepared
 
 @dataclass(frozen=True)
 class Conditioning:
-    """The conditioning of b edits, encoded once."""
+    """The conditioning of b edits, encoded once.
+
+    What belongs to the empty prompt is needed for guidance; it has one row for all edits,
+    or one for each where the text encoder sees the source.
+    """
 
     embeds: Float[Tensor, "b n d"]  # of the prompts
-    source: Float[Tensor, "b c h w"]  # latents of the sources: modes, unscaled
-    null_embeds: Float[Tensor, "1 n d"] | None = None  # of the empty prompt; needed for guidance
+    source: Float[Tensor, "b c _ _"]  # latents of the sources, as the family's `encode_sources` gives them
+    null_embeds: Float[Tensor, "_ n2 d"] | None = None  # of the empty prompt
     # at the latents' size: 1 where the text guidance applies (BPM Eq. 4)
-    mask: Float[Tensor, "b 1 h w"] | None = None
+    mask: Float[Tensor, "b 1 _ _"] | None = None
+    pooled: Float[Tensor, "b e"] | None = None  # of the prompts, by a second text encoder
+    null_pooled: Float[Tensor, "_ e"] | None = None
+    lengths: Int[Tensor, " b"] | None = None  # tokens of each prompt; None: all n
+    null_lengths: Int[Tensor, " _"] | None = None
 
     def take(self, rows: slice) -> "Conditioning":
         """The conditioning of some of the edits."""
-        mask = None if self.mask is None else self.mask[rows]
-        return Conditioning(self.embeds[rows], self.source[rows], self.null_embeds, mask)
+        taken = {}
+        for name, value in vars(self).items():
+            if value is None or (name.startswith("null_") and len(value) == 1):
+                taken[name] = value
+            else:
+                taken[name] = value[rows]
+        return Conditioning(**taken)
 
 
 class EditFamily:
@@ -43,6 +59,25 @@ class EditFamily:
     loadable: tuple[str, ...] = ()  # class names of saved pipelines that `load` can convert
     denoiser_name: str = "transformer"  # the pipeline's attribute
     lora_targets: tuple[str, ...] = ()  # names of the layers that a LoRA adapts
+    lora_only: bool = False  # too large to be trained whole on one card; loaded in bf16 on a GPU
+    gpu_dtype: torch.dtype = torch.float16  # of the weights on a GPU, where none is given
+    guided_rows: int = 3  # rows through the denoiser for a guided edit: text, image and neither
+    one_row_a_call: bool = False  # a call of its pipeline edits one source
+    text_sees_source: bool = False  # embeddings are of a prompt and its source
+
+    def variant(self, settings: Mapping[str, Any]) -> "EditFamily":
+        """The family of a pipeline with these settings: of its index file, or of a loaded one."""
+        return self
+
+    def default_sampling(self, pipe: Any) -> dict[str, Any]:
+        """The pipeline's own defaults of `SamplingConfig`'s fields, those that it has."""
+        options = inspect.signature(pipe.__call__).parameters
+        names = ("num_inference_steps", "guidance_scale", "image_guidance_scale")
+        return {name: options[name].default for name in names if name in options}
+
+    def side_multiple(self, pipe: Any) -> int:
+        """The number of which an image's sides must be multiples, in pixels."""
+        return pipe.vae_scale_factor
 
     def denoiser(self, pipe: Any) -> nn.Module:
         """The denoising network of a pipeline, which is fine-tuned."""
@@ -58,6 +93,10 @@ class EditFamily:
             if tokenizer is not None:  # without one, a pipeline is given embeddings
                 note_cut(tokenizer, prompts, max_length, "the editor")
         return Prepared({"prompt": prompts, "image": list(map(to_pil, source))})
+
+    def call_inputs(self, encoded: Prepared) -> dict[str, Any]:
+        """Keyword arguments of a pipeline's call for encoded rows."""
+        return {k: v.value if isinstance(v, Broadcast) else v for k, v in encoded.inputs.items()}
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
         """Tokenizers of a pipeline that is called with texts, and the most tokens each reads of a text."""
@@ -76,6 +115,15 @@ class EditFamily:
             ValueError: for a family that has none.
         """
         raise self._unknown(pipe, "mask guidance")
+
+    def takes_source(self, denoiser: Any) -> bool:
+        """True if a denoiser can be conditioned on a source image as it is."""
+        return True
+
+    def latent_shape(self, denoiser: Any, vae: Any, size: int) -> tuple[int, int, int]:
+        """(c, h, w) of the latents of images with sides of so many pixels."""
+        side = size // 2 ** (len(vae.config.block_out_channels) - 1)
+        return denoiser.config.out_channels, side, side
 
     def add_source_channels(self, denoiser: Any) -> None:
         """Extends a text-to-image denoiser so that it can be conditioned on a source image;
@@ -98,9 +146,29 @@ class EditFamily:
         """The prompts' embeddings, as the denoiser gets them."""
         raise self._untrained()
 
+    def encode_texts(
+        self, pipe: Any, prompts: list[str], source: Float[Tensor, "b 3 h w"] | None = None
+    ) -> dict[str, Tensor]:
+        """All that `Conditioning` holds of prompts, by its names of them; and `tokens` (b, n), where the
+        text encoder can be trained.
+
+        Args:
+            source: of each prompt, in [0, 1]; for families with `text_sees_source`.
+        """
+        embeds = self.encode_prompts(pipe, prompts)
+        return {"embeds": embeds, "tokens": self.tokenize(pipe, prompts).input_ids}
+
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
-        """Latents of images in [0, 1], as the denoiser is conditioned on them."""
+        """Latents of images in [0, 1]; those that are denoised are multiplied by `latent_scaling`."""
         raise self._untrained()
+
+    def encode_sources(self, pipe: Any, source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
+        """Latents of sources in [0, 1], as the denoiser is conditioned on them."""
+        return self.encode_images(pipe, source)
+
+    def latent_scaling(self, vae: Any) -> float:
+        """Factor from `encode_images` to the latents that are denoised."""
+        return float(vae.config.scaling_factor)
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         """Decodes the latents at the end of a rollout to images, RGB in [0, 1],
@@ -111,8 +179,63 @@ class EditFamily:
     @torch.no_grad()
     def reconstruct(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
         """Reconstruction of images by the autoencoder, RGB in [0, 1]: every edited image has its traces."""
-        latents = self.encode_images(pipe, image) * pipe.vae.config.scaling_factor
+        latents = self.encode_images(pipe, image) * self.latent_scaling(pipe.vae)
         return self.decode(pipe.vae, latents).float().cpu().clamp(0, 1)
+
+    def training_scheduler(self, scheduler: Any) -> Any:
+        """Scheduler that noises latents in training, on a pipeline's schedule."""
+        return noising(scheduler)
+
+    def noised(
+        self,
+        scheduler: Any,
+        x_0: Float[Tensor, "b c h w"],
+        noise: Float[Tensor, "b c h w"],
+        t: Int[Tensor, " b"],
+    ) -> tuple[Float[Tensor, "b c h w"], Tensor]:
+        """Noised latents for time steps from 0 (least noise) to `num_train_timesteps` − 1, and the times that
+        the denoiser is told.
+
+        Args:
+            scheduler: as `training_scheduler` returns it.
+        """
+        return scheduler.add_noise(x_0, noise, t), t
+
+    def set_timesteps(self, scheduler: Any, steps: int, latents: Float[Tensor, "b c h w"]) -> None:
+        """Prepares a scheduler for sampling latents of this shape, as the pipeline does."""
+        scheduler.set_timesteps(steps, device=latents.device)
+
+    def initial_latents(self, scheduler: Any, noise: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Latents with which sampling begins, from noise of unit variance."""
+        return noise * scheduler.init_noise_sigma
+
+    def model_input(
+        self, scheduler: Any, latents: Float[Tensor, "b c h w"], t: Tensor
+    ) -> Float[Tensor, "b c h w"]:
+        """Latents as the denoiser gets them at a step."""
+        return scheduler.scale_model_input(latents, t)
+
+    def to_latents(self, stepped: Tensor, height: int, width: int, vae_factor: int) -> Tensor:
+        """Latents (b, c, h, w) of what a pipeline's scheduler steps, for images of this size."""
+        return stepped
+
+    def from_latents(self, latents: Float[Tensor, "b c h w"]) -> Tensor:
+        """Inverse of `to_latents`."""
+        return latents
+
+    def require_guidance(self, guidance_scale: float | None, cond: Conditioning) -> None:
+        """Raises ValueError if a rollout cannot be guided so, or its mask has nothing to restrict."""
+        if guidance_scale is None and cond.mask is not None:
+            raise ValueError(
+                "mask: it restricts the text guidance, which is off; set guidance_scale, or leave the mask "
+                "out"
+            )
+        if guidance_scale is not None and cond.null_embeds is None:
+            raise ValueError("guidance needs the empty prompt's embedding: Conditioning(null_embeds=…)")
+
+    def blank_conditioning(self, denoiser: Any, source: Float[Tensor, "b c h w"]) -> Conditioning:
+        """Conditioning of the shapes that edits of these sources have, to measure memory and operations."""
+        return Conditioning(source.new_empty(len(source), 77, self.prompt_dim(denoiser)), source)
 
     def predict(
         self,

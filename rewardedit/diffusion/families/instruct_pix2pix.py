@@ -97,6 +97,9 @@ class InstructPix2Pix(EditFamily):
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return OneCall(pipe, mask, between)
 
+    def takes_source(self, denoiser: Any) -> bool:
+        return denoiser.config.in_channels > denoiser.config.out_channels
+
     @torch.no_grad()
     def add_source_channels(self, denoiser: Any) -> None:
         """Gives a text-to-image UNet the channels for a source image: 4 become 8, the new weights are zero.
