@@ -235,9 +235,9 @@ class ShapesDifferences(Sequence):
         kinds = np.array(list(self.shares))[chosen]
         before, after = samples.before, samples.before.copy()
         for kind in self.shares:
-            rows = np.flatnonzero(kinds == kind)
-            if len(rows):
-                _put(after, rows, pair_scenes(kind, rng, rows_of(samples, rows)))
+            places = np.flatnonzero(kinds == kind)
+            if len(places):
+                _put(after, places, pair_scenes(kind, rng, rows_of(samples, places)))
 
         images = render(after)
         if "drift" in kinds:
