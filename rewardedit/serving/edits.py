@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rewardedit.batch import EditSample, PixelSample
+from rewardedit.batch import PixelSample
 from rewardedit.images import resize, to_pixels
 from rewardedit.serving.budget import Reservation
 from rewardedit.untrusted import TooLarge, open_image, printable
@@ -61,19 +61,16 @@ def decode_edit(edit: RawEdit, max_pixels: int, reservation: Reservation) -> Pix
                 channels = MASK_BYTES if name == "mask" else IMAGE_BYTES
                 pixels[name] = _decode(content, channels, max_pixels, reservation)
         name = ""
-        sample = EditSample(
-            edit.id or "0",
-            pixels["source"],
-            edit.instruction,
+        size = (pixels["source"].shape[-2], pixels["source"].shape[-1])
+        return PixelSample(
+            id=edit.id or "0",
+            instruction=edit.instruction,
             source_caption=edit.source_caption,
             target_caption=edit.target_caption,
+            **{name: resize(image[None], size)[0] for name, image in pixels.items()},
         )
     except ValueError as error:
         return BadEdit(f"{name}: {error}" if name else str(error), isinstance(error, TooLarge))
-
-    size = (pixels["source"].shape[-2], pixels["source"].shape[-1])
-    fitted = {name: resize(image[None], size)[0] for name, image in pixels.items()}
-    return PixelSample(**(vars(sample) | fitted))
 
 
 def _require_short(text: str | None) -> None:

@@ -49,15 +49,16 @@ class Guard:
             return
 
         answer = Answer(scope, send, self.metrics)
+        incoming = Incoming(receive)
         with Reservation(self.held) as reservation:
             try:
                 self._require_allowed(scope)
-                body = await self._read(Headers(scope=scope), receive, reservation)
+                body = await self._read(Headers(scope=scope), incoming, reservation)
             except Refusal as refusal:
-                await answer.refuse(refusal, receive)
+                await answer.refuse(refusal, incoming)
                 return
             if body is not None:
-                await self.app(scope, Replay(body, receive), answer.send)
+                await self.app(scope, Replay(body, incoming), answer.send)
 
     def _require_allowed(self, scope: Message) -> None:
         """Raises Refusal for a client that may not ask."""
@@ -119,6 +120,19 @@ class Guard:
             raise Refusal(408, f"body: expected within {self.config.body_timeout:g} s") from None
 
 
+class Incoming:
+    """The parts of a request as they arrive."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_complete = False  # nothing more will come
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.is_complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+
 class Answer:
     """The answer to one request, counted."""
 
@@ -137,7 +151,7 @@ class Answer:
             self.metrics.seconds.labels(path).observe(time.monotonic() - self.began)
         await self._send(message)
 
-    async def refuse(self, refusal: Refusal, receive: Receive) -> None:
+    async def refuse(self, refusal: Refusal, incoming: Incoming) -> None:
         """Answers a request that has not been read to its end, and closes its connection.
 
         Clients send all before they read an answer: more of the body is read and dropped, within limits.
@@ -154,19 +168,17 @@ class Answer:
         ]
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
-        await _drain(receive)
+        await _drain(incoming)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _drain(receive: Receive) -> None:
+async def _drain(incoming: Incoming) -> None:
     dropped = 0
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
-            while dropped < DRAINED_BYTES:
-                message = await receive()
+            while not incoming.is_complete and dropped < DRAINED_BYTES:
+                message = await incoming()
                 dropped += len(message.get("body", b""))
-                if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                    return
     except TimeoutError:
         return
 

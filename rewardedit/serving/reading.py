@@ -19,17 +19,26 @@ async def read_model(request: Request, model: type[Model]) -> Model:
     Raises:
         Refusal: 400 for a body that is no JSON, 422 for one that does not fit, with the names of its fields.
     """
-    body = await request.body()
-    return await asyncio.to_thread(parse_model, body, model)
+    return validate(await read_object(request), model)
 
 
-def parse_model(body: bytes, model: type[Model]) -> Model:
-    """See `read_model`."""
+async def read_object(request: Request) -> dict[str, Any]:
+    """The JSON body of a request, an object.
+
+    Raises:
+        Refusal: 400 for a body that is no JSON, 422 for another value.
+    """
+    return await asyncio.to_thread(_parse, await request.body())
+
+
+def _parse(body: bytes) -> dict[str, Any]:
     try:
         values = read_json(body)
     except (ValueError, UnicodeError) as error:
         raise Refusal(400, f"body: expected JSON; got an unreadable one ({printable(str(error))})") from None
-    return validate(values, model)
+    if not isinstance(values, dict):
+        raise Refusal(422, "body: expected an object with the fields of a request; got another value")
+    return values
 
 
 def validate(values: Any, model: type[Model]) -> Model:

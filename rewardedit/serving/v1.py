@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 from rewardedit.serving.budget import Refusal
 from rewardedit.serving.edits import BadEdit, RawEdit
 from rewardedit.serving.forms import read_form
-from rewardedit.serving.reading import read_model, validate
+from rewardedit.serving.reading import read_object, validate
 from rewardedit.serving.service import Outcome, Service
 from rewardedit.serving.wire import (
     Item,
@@ -40,10 +40,6 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 router = APIRouter(tags=["rewardedit"])
-
-
-class AnyValues(BaseModel, extra="allow"):
-    """An object of JSON."""
 
 
 def body_schema(*models: type[BaseModel], form: type[BaseModel] | None = None) -> dict[str, Any]:
@@ -89,7 +85,7 @@ async def score(request: Request) -> ScoreAnswer:
 
 
 async def _read_json(request: Request) -> tuple[list[RawEdit], list[str] | None]:
-    values = (await read_model(request, AnyValues)).model_extra or {}
+    values = await read_object(request)
     if "items" in values:
         many = validate(values, ScoreMany)
         items: list[Item] = many.items
