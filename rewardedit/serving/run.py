@@ -70,7 +70,7 @@ def run_server(scorers: ScorerSet, config: ServeConfig) -> None:
         errors.append(error)
         server.should_exit = True
 
-    listener = _listen(config)
+    listener = listen(config)
     app = make_app(scorers, config, fail, lambda: print("ready", file=sys.stderr, flush=True))
     server = uvicorn.Server(
         uvicorn.Config(
@@ -98,7 +98,12 @@ def run_server(scorers: ScorerSet, config: ServeConfig) -> None:
         raise errors[0]
 
 
-def _listen(config: ServeConfig) -> socket.socket:
+def listen(config: ServeConfig) -> socket.socket:
+    """The socket on which a server with these settings listens.
+
+    Raises:
+        ValueError: if the address cannot be listened on.
+    """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     try:
         return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)

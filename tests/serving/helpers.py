@@ -22,7 +22,7 @@ from PIL import Image
 from rewardedit.batch import EditSample, collate
 from rewardedit.scorers import load_scorer
 from rewardedit.serving.app import make_app
-from rewardedit.serving.run import PatientProtocol, _listen
+from rewardedit.serving.run import PatientProtocol, listen
 from rewardedit.serving.scorer_set import ScorerSet
 from rewardedit.serving.settings import ServeConfig
 
@@ -85,7 +85,7 @@ def client_of(specs: dict[str, Any], **settings: Any) -> Iterator[TestClient]:
 def server_of(specs: dict[str, Any], **settings: Any) -> Iterator[str]:
     """The address of a server in a thread of this process."""
     config = ServeConfig(port=0, **settings)
-    listener = _listen(config)
+    listener = listen(config)
     app = make_app(ScorerSet(specs), config)
     options = {"http": PatientProtocol, "ws": "none", "log_level": "warning"}
     server = uvicorn.Server(uvicorn.Config(app, **options))

@@ -23,9 +23,8 @@ def bomb() -> bytes:
     """A PNG file of a few kB that says it has 60,000 x 60,000 pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        checked = kind + content
+        return struct.pack(">I", len(content)) + checked + struct.pack(">I", zlib.crc32(checked))
 
     head = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     data = zlib.compress(b"\0" * 10**6)
@@ -129,7 +128,14 @@ def test_sigterm_finishes_what_was_accepted():
 def test_a_scorer_that_cannot_be_loaded_ends_the_server(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
-        "import rewardedit\n\nclass Own(rewardedit.Scorer):\n    def __init__(self):\n        raise ValueError('no weights')\n"
+        "import rewardedit
+
+
+class Own(rewardedit.Scorer):
+"
+        "    def __init__(self):
+        raise ValueError('no weights')
+"
     )
     server = ServerProcess("--scorer", f"{file}:Own")
     assert server.process.wait(120) == 2
