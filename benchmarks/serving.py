@@ -1,7 +1,7 @@
 """Throughput of `rewardedit serve` beside direct calls: python benchmarks/serving.py [--write]
 
-A scorer is called directly in full batches, and then served to clients that send one edit each and wait for its
-score, in threads of another process. Images are random, PNG; models have random weights of full size.
+A scorer is called directly in full batches, and then served to clients that send one edit each and wait for
+its score, in threads of another process. Images are random, PNG; models have random weights of full size.
 """
 
 import base64

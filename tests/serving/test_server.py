@@ -128,14 +128,8 @@ def test_sigterm_finishes_what_was_accepted():
 def test_a_scorer_that_cannot_be_loaded_ends_the_server(tmp_path):
     file = tmp_path / "own.py"
     file.write_text(
-        "import rewardedit
-
-
-class Own(rewardedit.Scorer):
-"
-        "    def __init__(self):
-        raise ValueError('no weights')
-"
+        "import rewardedit\n\n\nclass Own(rewardedit.Scorer):\n"
+        "    def __init__(self):\n        raise ValueError('no weights')\n"
     )
     server = ServerProcess("--scorer", f"{file}:Own")
     assert server.process.wait(120) == 2
