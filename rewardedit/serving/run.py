@@ -105,8 +105,14 @@ def listen(config: ServeConfig) -> socket.socket:
         ValueError: if the address cannot be listened on.
     """
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    # asyncio sends small answers at once (TCP_NODELAY) only where a socket names its protocol
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((config.host, config.port), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((config.host, config.port))
+        listener.listen(BACKLOG)
+        return listener
     except OSError as error:
+        listener.close()
         place = f"{config.host}:{config.port}"
         raise ValueError(f"{place}: {error.strerror}; choose another --port or --host") from error
