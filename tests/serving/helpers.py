@@ -137,8 +137,10 @@ class ServerProcess:
 
     def workers(self) -> list[int]:
         """Process ids of the workers."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return [pid for pid in map(int, children) if "spawn_main" in _command(pid)]
+        children = []
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():  # each lists those that it started
+            children += map(int, (thread / "children").read_text().split())
+        return [pid for pid in children if "spawn_main" in _command(pid)]
 
     def memory(self) -> int:
         """Bytes of memory that the server process uses."""

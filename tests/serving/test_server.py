@@ -35,7 +35,8 @@ def test_workers_die_and_nothing_is_lost_or_mixed():
     edits = [edit(i, width=16 + 8 * (i % 3)) for i in range(60)]
     items = [item(fields) for fields in edits]
     expected = [direct(STRICT, fields) for fields in edits]
-    done = []
+    done: list[int] = []
+    killed: list[float] = []
     with ServerProcess("--scorer", STRICT, "--replicas", "2") as server:
         limits = httpx.Limits(max_connections=THREADS)
         with httpx.Client(base_url=server.address, timeout=120, limits=limits) as client:
@@ -53,12 +54,14 @@ def test_workers_die_and_nothing_is_lost_or_mixed():
                     while len(done) < share * REQUESTS:
                         time.sleep(0.01)
                     os.kill(server.workers()[0], signal.SIGKILL)
+                    killed.append(share)
 
             killer = threading.Thread(target=kill)
             killer.start()
             with ThreadPoolExecutor(THREADS) as pool:
                 scores = list(pool.map(ask, range(REQUESTS)))
             killer.join()
+            assert len(killed) == 3
             for number, score in enumerate(scores):
                 assert score == pytest.approx(expected[number % len(items)], abs=1e-6)
 
