@@ -27,9 +27,11 @@ async def read_form(request: Request, max_items: int) -> tuple[list[RawEdit], li
         for name in (*IMAGES, *TEXTS):
             columns[name] = await _column(form, name)
         n = len(columns["source"])
+        if not n:
+            raise Refusal(422, "source: field required; with curl: -F source=@FILE")
         for name, values in columns.items():
             if len(values) != n and (values or name in REQUIRED):
-                raise Refusal(422, f"{name}: expected {max(n, 1)}, one for each source; got {len(values)}")
+                raise Refusal(422, f"{name}: expected {n}, one for each source; got {len(values)}")
         names = [str(name) for name in form.getlist("scorers")]
 
     edits = []

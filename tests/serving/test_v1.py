@@ -73,6 +73,8 @@ def test_a_form_is_scored_as_json_is(client):
         422,
         "instruction: expected 2, one for each source; got 1",
     )
+    answer = client.post("/v1/score", files={"mask": b""}, data={"instruction": "one"})
+    assert (answer.status_code, answer.json()["error"][:23]) == (422, "source: field required;")
     answer = client.post("/v1/score", files=files[:1], data={"edited": "/etc/passwd", "instruction": "x"})
     assert (answer.status_code, answer.json()["error"]) == (
         422,
