@@ -5,6 +5,7 @@ import binascii
 import io
 from dataclasses import dataclass
 
+from PIL import Image
 from torch import Tensor
 
 from rewardedit.batch import PixelSample
@@ -15,8 +16,7 @@ from rewardedit.untrusted import TooLarge, open_image, printable
 FORMATS = ("PNG", "JPEG", "MPO", "WEBP")  # MPO: JPEG files of phones
 MAX_IMAGE_BYTES = 2**25  # of an encoded image
 MAX_TEXT = 10_000  # characters of a text
-MASK_BYTES = 1  # of a decoded pixel
-IMAGE_BYTES = 3
+CHANNELS = {"source": 3, "edited": 3, "mask": 1}
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,14 @@ def decode_edit(edit: RawEdit, max_pixels: int, reservation: Reservation) -> Pix
     try:
         for name in ("instruction", "source_caption", "target_caption"):
             _require_short(getattr(edit, name))
+        opened = {}
         for name, content in images.items():
             if content is not None:
-                channels = MASK_BYTES if name == "mask" else IMAGE_BYTES
-                pixels[name] = _decode(content, channels, max_pixels, reservation)
+                opened[name] = _open(content, max_pixels)
+        # at once: edits that each hold a part would keep one another from the rest
+        reservation.take(sum(_size(name, image) for name, image in opened.items()))
+        for name, image in opened.items():
+            pixels[name] = to_pixels(image, CHANNELS[name])
         name = ""
         size = (pixels["source"].shape[-2], pixels["source"].shape[-1])
         return PixelSample(
@@ -78,8 +82,8 @@ def _require_short(text: str | None) -> None:
         raise TooLarge(f"expected at most {MAX_TEXT} characters; got {len(text)}")
 
 
-def _decode(content: bytes | str, channels: int, max_pixels: int, reservation: Reservation) -> Tensor:
-    """Pixels (channels, h, w) of one image.
+def _open(content: bytes | str, max_pixels: int) -> Image.Image:
+    """An image whose pixels are not decoded yet.
 
     Raises:
         ValueError: for anything but a PNG, JPEG or WebP file within the limits.
@@ -94,8 +98,12 @@ def _decode(content: bytes | str, channels: int, max_pixels: int, reservation: R
     width, height = image.size
     if width * height > max_pixels:
         raise TooLarge(f"expected at most {max_pixels} pixels; got {width} x {height}; make it smaller")
-    reservation.take(width * height * channels)
-    return to_pixels(image, channels)
+    return image
+
+
+def _size(name: str, image: Image.Image) -> int:
+    """Bytes of the decoded image."""
+    return CHANNELS[name] * image.width * image.height
 
 
 def _from_base64(text: str) -> bytes:

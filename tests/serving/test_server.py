@@ -150,7 +150,7 @@ def test_schemathesis_finds_no_server_error():
         for operation in schema.get_all_operations():
             made = operation.ok()
 
-            @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+            @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
             @given(case=made.as_strategy())
             def check(case) -> None:
                 assert case.call().status_code < 500
