@@ -58,10 +58,11 @@ RESPONSES = {status: PROBLEMS[status] for status in REPEATED}
 async def compute(request: Request) -> JSONResponse:
     """Scores by the one scorer of this server; with several, /flow-factory/NAME/compute says which."""
     service: Service = request.app.state.service
-    if len(service.names) > 1:
+    name, *others = service.names
+    if others:
         reason = f"server_url: append /flow-factory/NAME, where NAME is one of {', '.join(service.names)}"
         return JSONResponse({"error": reason})
-    return await _compute(request, service.names[0])
+    return await _compute(request, name)
 
 
 @router.post(
