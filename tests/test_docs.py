@@ -4,6 +4,8 @@ import ast
 import importlib
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,26 @@ def parameters(language: str) -> list:
 
 
 @pytest.mark.usefixtures("published", "other_projects")
+@contextmanager
+def server_for(block: str) -> Iterator[str]:
+    """The block, with the address of a running server where it asks one."""
+    address = "http://localhost:8008"
+    if address not in block:
+        yield block
+        return
+    from tests.serving.helpers import L1, server_of
+
+    with server_of(L1) as running:
+        yield block.replace(address, running)
+
+
+@pytest.mark.usefixtures("published")
 @pytest.mark.parametrize("block", parameters("python"))
 def test_a_python_block_runs(block, tmp_path, monkeypatch, capsys):
     write_images(tmp_path)
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "docs", "exec"), {})
+    with server_for(block) as block:
+        exec(compile(block, "docs", "exec"), {})
     if "RewardPrompt" in block:
         assert "The image quality is four out of five." in capsys.readouterr().out
 
