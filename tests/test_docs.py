@@ -35,7 +35,6 @@ def parameters(language: str) -> list:
     ]
 
 
-@pytest.mark.usefixtures("published", "other_projects")
 @contextmanager
 def server_for(block: str) -> Iterator[str]:
     """The block, with the address of a running server where it asks one."""
@@ -49,7 +48,7 @@ def server_for(block: str) -> Iterator[str]:
         yield block.replace(address, running)
 
 
-@pytest.mark.usefixtures("published")
+@pytest.mark.usefixtures("published", "other_projects")
 @pytest.mark.parametrize("block", parameters("python"))
 def test_a_python_block_runs(block, tmp_path, monkeypatch, capsys):
     write_images(tmp_path)

@@ -6,16 +6,14 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit import __version__
-from rewardedit.cli import bench, compare, doctor, edit, push, recipes, relabel, score, shapes, train
-from rewardedit.cli import doctor, edit, push, recipes, relabel, score, serve, shapes, train
+from rewardedit.cli import bench, compare, doctor, edit, push, recipes, relabel, score, serve, shapes, train
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import disk_full_message, first_line, quiet
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
-COMMANDS = (train, relabel, edit, score, compare, bench, recipes, doctor, push, shapes)
-COMMANDS = (train, relabel, edit, score, serve, recipes, doctor, push, shapes)
+COMMANDS = (train, relabel, edit, score, compare, bench, serve, recipes, doctor, push, shapes)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,10 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             doctor.run,
             push.run,
         ):  # these need no library, or examine them
-            quiet(
-                imported=args.run in (score.run, compare.run)
-            )  # l1 needs neither transformers nor diffusers
-            quiet(imported=args.run in (score.run, serve.run))  # l1 needs neither transformers nor diffusers
+            # l1 needs neither transformers nor diffusers
+            quiet(imported=args.run in (score.run, compare.run, serve.run))
         with stages_made_by(getattr(args, "engine", None)):
             code = args.run(args)
     except KeyboardInterrupt as error:
