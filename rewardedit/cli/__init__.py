@@ -55,11 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         args = parse(words)
-        if args.run not in (
-            recipes.run,
-            doctor.run,
-            push.run,
-        ):  # these need no library, or examine them
+        # These need no library, or examine them.
+        if args.run not in (recipes.run, doctor.run, push.run):
             # l1 needs neither transformers nor diffusers
             quiet(imported=args.run in (score.run, compare.run, serve.run))
         with stages_made_by(getattr(args, "engine", None)):
