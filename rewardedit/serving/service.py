@@ -1,4 +1,4 @@
-"""What all protocols share: edits as they were sent in, scores by name out."""
+"""Parts that all protocols share: edits as they were sent in, scores by name out."""
 
 import asyncio
 import os
