@@ -16,6 +16,7 @@ SUPPLEMENT = "ADIEE App. B"
 ADIEE_CODE = "SamsungLabs/ADIEE"
 IMAGENHUB = "TIGER-AI-Lab/ImagenHub, as ADIEE App. B says"
 FACTORY = "LLaMA-Factory's qwen2vl_lora_sft.yaml, as ADIEE App. B says"
+DICE = "aimagelab/DICE and Baraldi et al. 2025"
 POSTER = "Donabauer et al. 2025"
 VIFI_CODE = "muzairkhattak/ViFi-CLIP"
 # recipe, setting, the paper's value, where it stands
@@ -133,6 +134,19 @@ VALUES: list[tuple[str, str, Any, str]] = [
             ("diffusion_weight", 1.0, "ADIEE Eq. 8"),
         )
     ),
+    *(
+        ("dice-detector", f"phases.{phase}.settings.{name}", value, DICE)
+        for phase, name, value in (
+            ("phase-1", "train.max_steps", 15_000),
+            ("phase-1", "pairs.similar.min_similarity", 0.6),
+            ("phase-1", "pairs.similar.min_shared", 1),
+            ("phase-1", "pairs.similar.max_other", 14),
+            ("phase-2", "train.max_steps", 15_000),
+            ("phase-2", "adapter", "phase-1/dice"),
+        )
+    ),
+    ("dice-coherence", "model", "HuggingFaceM4/Idefics3-8B-Llama3", DICE),
+    ("dice-coherence", "train.max_steps", 550, DICE),
     ("humanedit-vifi-clip", "checkpoint", "openai/clip-vit-base-patch16", POSTER),
     ("humanedit-vifi-clip", "pooling", "mean", POSTER),
     ("humanedit-vifi-clip", "negatives", (), POSTER),

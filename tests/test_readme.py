@@ -48,14 +48,6 @@ def test_every_scorer_is_named_with_its_range():
         assert said in ("", f"{low:g} to {high:g}".replace("-", "−")), name
 
 
-def test_every_folder_of_the_layout_is_there():
-    layout = README.split("## Layout")[1].split("[CONTRIBUTING.md]")[0]
-    names = re.findall(r"([\w-]+)/", layout)
-    assert len(names) > 10
-    for name in names:
-        assert (ROOT / name).is_dir() or (ROOT / "rewardedit" / name).is_dir(), name
-
-
 @pytest.mark.parametrize(
     "path", sorted(p for folder in RESULTS for p in folder.glob("*.json")), ids=lambda p: p.stem
 )

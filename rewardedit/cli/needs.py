@@ -34,6 +34,7 @@ MODEL_SETTINGS = (
     "clip",
     "editor",
     "editors",
+    "encoder",
     "model",
     "init_from",
     "text_encoder",

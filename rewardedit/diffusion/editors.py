@@ -166,9 +166,11 @@ class Editor:
         edits = []
         for rows in calls:
             generator = [torch.Generator().manual_seed(int(seeds[row])) for row in rows]
-            inputs = self.family.call_inputs(encoded.take(rows) if one_by_one else encoded)
+            inputs = self.family.call_inputs(encoded.take(rows) if one_by_one else encoded) | options
+            if "max_area" in inputs:  # FLUX.1 Kontext scales height and width to it
+                inputs["max_area"] = inputs["height"] * inputs["width"]
             with decoding_what_fits(self.pipe, self.decoded_at_once):
-                output = self.pipe(generator=generator, output_type="pt", **{**inputs, **options})
+                output = self.pipe(generator=generator, output_type="pt", **inputs)
             edits.append(Edits.of_output(output))
         return Edits.join(edits)
 

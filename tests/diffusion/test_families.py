@@ -323,3 +323,14 @@ def test_two_rounds_follow_a_mask_in_each_row(pipe):
     assert rounds.first is not None
     assert torch.equal(rounds.edited[0], rounds.first[0])
     assert not torch.equal(rounds.edited[1], rounds.first[1])
+
+
+def test_an_edit_has_the_size_that_is_asked_for(pipe):
+    edited = as_editor(pipe)(image(1), [PROMPT], settings=SamplingConfig(1, 1.0), height=96, width=128)
+    assert edited.shape[-2:] == (96, 128)
+
+
+def test_klein_refuses_sources_that_its_pipeline_scales_down(made):
+    klein = made.setdefault("klein", tiny_klein())
+    with pytest.raises(ValueError, match=r"data\.size: expected at most 1,048,576 pixels.*1040 × 1040"):
+        family_of(klein).encode_sources(klein, torch.zeros(1, 3, 1040, 1040))

@@ -20,6 +20,7 @@ from rewardedit.models import pretrained
 from rewardedit.prepared import Prepared
 
 TOKENS = 512  # read from a prompt by the pipeline
+MOST_PIXELS = 1024 * 1024  # of a source that the pipeline reads as it is
 REFERENCE = 10  # time coordinate of the source's tokens; the target's is 0
 DISTILLED_STEPS = 4
 NO_GUIDANCE = "FLUX.2 klein (distilled) has no classifier-free guidance; take FLUX.2-klein-base"
@@ -94,8 +95,17 @@ class Flux2Klein(FlowEditor):
     def encode_sources(self, pipe: Any, source: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
         """Latents of sources as the pipeline reads them: laid out as images of PIL are, which decides the
         last bits.
+
+        Raises:
+            ValueError: for sources that the pipeline scales down before it reads them.
         """
-        read = pipe.image_processor.preprocess(list(map(to_pil, source)), *source.shape[-2:])
+        height, width = source.shape[-2:]
+        if height * width > MOST_PIXELS:
+            raise ValueError(
+                f"data.size: expected at most {MOST_PIXELS:,} pixels, as FLUX.2 klein's pipeline scales larger "
+                f"sources down; got {height} × {width}"
+            )
+        read = pipe.image_processor.preprocess(list(map(to_pil, source)), height, width)
         return encode_pixels(pipe, read)
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
