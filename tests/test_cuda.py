@@ -118,6 +118,7 @@ time.sleep(600)
     assert not alive(child)
 
 
+@pytest.mark.slow
 def test_it_works_from_a_checkout_without_git_and_installation(tmp_path):
     """The interpreter that the virtual environment was made from has none of our packages but those it is
     lent.

@@ -36,11 +36,11 @@ SMALL = [
 ]
 WALKS = [
     ("kontext-refl", tiny_kontext, []),
-    pytest.param("klein-refl", tiny_klein, [], marks=pytest.mark.slow),
-    pytest.param("klein-refl", tiny_klein, ["reward.guidance_scale=3.0"], marks=pytest.mark.slow),
-    pytest.param("klein-refl", tiny_distilled_klein, [], marks=pytest.mark.slow),
-    pytest.param("qwen-image-edit-refl", tiny_qwen, [], marks=pytest.mark.slow),
-    pytest.param("qwen-image-edit-refl", tiny_qwen, ["reward.guidance_scale=3.0"], marks=pytest.mark.slow),
+    ("klein-refl", tiny_klein, []),
+    ("klein-refl", tiny_klein, ["reward.guidance_scale=3.0"]),
+    ("klein-refl", tiny_distilled_klein, []),
+    ("qwen-image-edit-refl", tiny_qwen, []),
+    ("qwen-image-edit-refl", tiny_qwen, ["reward.guidance_scale=3.0"]),
 ]
 
 
@@ -48,6 +48,7 @@ def config_of(recipe: str, base: Path, changes: list[str]) -> Any:
     return load_recipe(recipe, [f"base={base}", *SMALL, *changes])[1]
 
 
+@pytest.mark.slow  # tests/diffusion/test_families.py has the parts
 @pytest.mark.parametrize(("recipe", "make", "changes"), WALKS)
 def test_a_recipe_walks_from_latents_to_the_sweep(recipe, make, changes, tmp_path, monkeypatch):
     small_qwen_area(monkeypatch)

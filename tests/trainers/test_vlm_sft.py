@@ -40,7 +40,8 @@ def table(tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("llava_next", marks=pytest.mark.slow), "qwen2_5_vl"])
+@pytest.mark.slow  # as test_both_tasks_are_learned_and_loaded, by models for photographs
+@pytest.mark.parametrize("kind", ["llava_next", "qwen2_5_vl"])
 def test_a_lora_learns_to_caption(kind, table, tmp_path: Path):
     save_vlm(str(tmp_path / "model"), kind)
     words = [
