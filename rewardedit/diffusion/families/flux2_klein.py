@@ -102,8 +102,8 @@ class Flux2Klein(FlowEditor):
         height, width = source.shape[-2:]
         if height * width > MOST_PIXELS:
             raise ValueError(
-                f"data.size: expected at most {MOST_PIXELS:,} pixels, as FLUX.2 klein's pipeline scales larger "
-                f"sources down; got {height} × {width}"
+                f"data.size: expected at most {MOST_PIXELS:,} pixels, as FLUX.2 klein's pipeline scales "
+                f"larger sources down; got {height} × {width}"
             )
         read = pipe.image_processor.preprocess(list(map(to_pil, source)), height, width)
         return encode_pixels(pipe, read)
