@@ -155,7 +155,8 @@ def open_task(
     judged = task == "coherence"
     make = partial(EXAMPLES[judged], form=config.answers, reserved=reserved)
     rows = open_differences(data, judged) if usable is None else usable
-    return TaskRows(rows, make, is_shuffled=data.name in WORLDS)
+    opens = not judged or config.answers.opens_judgement
+    return TaskRows(rows, make, is_shuffled=data.name in WORLDS, opens_answer=opens)
 
 
 def read_rows(config: Config, folder: Path) -> dict[str, Sequence[Any]]:
@@ -284,12 +285,10 @@ def lazy_dataset(
     """The examples in order as a data set of TRL's, whose images are read when they are used."""
     from datasets import Dataset
 
-    opens_answer = config.answers.prompts != "code"
-
     def read(found: dict[str, list[int]]) -> dict[str, list[Any]]:
         examples = []
         for task, index in zip(found["task"], found["index"], strict=True):
-            examples.append(as_texts(vlm, tasks[task][index], opens_answer))
+            examples.append(as_texts(vlm, tasks[task][index], tasks[task].opens_answer))
         return {name: [example[name] for example in examples] for name in examples[0]}
 
     columns = dict(zip(("task", "index"), map(list, zip(*order, strict=True)), strict=True))

@@ -200,6 +200,15 @@ def _open_all(data: DataConfig) -> Any:
         rows = ADAPTERS[data.name](data.path, data.split, root=data.root)
     if data.edit_types:
         rows = Subset(rows, _of_types(rows, data))
+    return selected_rows(rows, data)
+
+
+def selected_rows(rows: Any, data: DataConfig) -> Any:
+    """The rows of a data set that `offset`, `limit` and `fraction` choose.
+
+    Raises:
+        ValueError: if `offset` lies beyond the last row.
+    """
     if data.offset >= len(rows):
         raise ValueError(
             f"data.offset: expected a row below {len(rows)}, as many as {data.path} holds; got {data.offset}"

@@ -45,7 +45,7 @@ class DiceD(Sequence):
 
     def __init__(self, path: str, split: str = "test", root: str | None = None) -> None:
         if split != "test":
-            raise ValueError(f"split: DICE-D is for testing only, split=test; got {split!r}")
+            raise ValueError(f"split: files in DICE-D's layout have one split, split=test; got {split!r}")
         file = _json_file(Path(path))
         self.folder = file.parent if root is None else Path(root)
         records = _read(file)

@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from torch.utils.data import Subset
 
 from rewardedit.batch.values import ImageLike
-from rewardedit.data.datasets import DataConfig
+from rewardedit.config import require_unset
+from rewardedit.data.datasets import DataConfig, selected_rows
 from rewardedit.data.dice_d import DiceD
+from rewardedit.data.sources import hold_out, source_ids
 from rewardedit.data.worlds import WORLDS, world
 from rewardedit.images import to_pixels
 from rewardedit.regions.differences import Difference
+
+UNUSED = ("edit_types", "stream", "resize")  # settings of data that have no effect on differences
 
 
 @dataclass(frozen=True)
@@ -36,20 +40,24 @@ class DifferenceRow:
 
 
 def open_differences(data: DataConfig, judged: bool = False) -> Sequence[DifferenceRow]:
-    """The differences of a data set that has them: a generated world, or annotations as DICE-D has them.
+    """The differences of a data set that has them: a generated world, or annotations as DICE-D has them,
+    without those of held-out sources. A row of judged ones is a difference.
 
     Args:
         judged: single differences with a verdict on each, in place of all differences of a pair.
 
     Raises:
-        ValueError: for another data set.
+        ValueError: for another data set or split, or a setting that has no effect on differences.
     """
     if data.name in WORLDS:
+        require_unset(data, UNUSED, f"on differences of the world {data.name}; leave it out")
         return world(data.name).open_differences(data, judged)
     if data.name == "dice_d":
-        rows = MarkedRows(DiceD(data.path, root=data.root), judged)
-        last = None if data.limit is None else data.offset + data.limit
-        return Subset(rows, range(len(rows))[data.offset : last])
+        require_unset(data, (*UNUSED, "size"), "on differences, whose images keep their size; leave it out")
+        rows = selected_rows(MarkedRows(DiceD(data.path, data.split, data.root), judged), data)
+        if not data.holdout_sources:
+            return rows
+        return Subset(rows, hold_out(source_ids(rows), data.holdout_sources, data.seed)[0])
     raise ValueError(
         f"data: expected rows with differences (dice_d, or the world shapes); got {data.name}; make them "
         "from annotated images with pairs.annotations=FILE"
@@ -79,6 +87,11 @@ class MarkedRows(Sequence):
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def source_ids(self) -> list[str]:
+        """The name of each row's source image."""
+        names = self.edits.source_ids()
+        return [names[row] for row, _ in self.places]
 
     def __getitem__(self, index: int) -> DifferenceRow:  # type: ignore[override]
         row, chosen = self.places[index]

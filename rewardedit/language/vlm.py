@@ -119,6 +119,7 @@ def load_vlm(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str = torch.float32,
     quantize: Bits | None = None,
+    processor: str | None = None,
 ) -> Vlm:
     """Loads a LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes/vlm", a small one, comes with
     the package.
@@ -127,6 +128,7 @@ def load_vlm(
         adapter: the folder of a LoRA that was trained on it.
         quantize: stores the language model's weights in 4 (NF4, as in QLoRA) or 8 bits, by bitsandbytes; it
             computes in `dtype`.
+        processor: hub name or folder of its processor; None: that of the model.
 
     Raises:
         ValueError: if there is no such model or dtype, it is of another kind, its weights are not those of
@@ -136,17 +138,20 @@ def load_vlm(
     name = resolve_model(name)
     require_vlm(name)
     options = {} if quantize is None else quantised(quantize, device, dtype)
-    model, processor = load_parts(name, adapter, dtype, **options)
+    model, own = load_parts(name, adapter, dtype, processor, **options)
     if quantize is None:  # a quantised model is already on its device
         model.to(device)
-    return Vlm(model, processor)
+    return Vlm(model, own)
 
 
-def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+def load_parts(
+    name: str, adapter: str | None, dtype: torch.dtype, processor: str | None = None, **options: Any
+) -> tuple[Any, Any]:
     """Loads a vision-language model of any kind, for inference, and its processor.
 
     Args:
         adapter: hub name or folder of a LoRA, which is merged.
+        processor: hub name or folder of another model, whose processor is taken.
         options: further options of `from_pretrained`.
 
     Raises:
@@ -160,10 +165,10 @@ def load_parts(name: str, adapter: str | None, dtype: torch.dtype, **options: An
         )
         model, found = loaded
         require_own_weights(model, found["missing_keys"], found["unexpected_keys"])
-        processor = load_processor(name, model.config.model_type)
+        own = load_processor(resolve_model(processor or name), model.config.model_type)
     if adapter is not None:
         model = load_adapter(model, adapter, name).merge_and_unload()
-    return model.eval().requires_grad_(False), processor
+    return model.eval().requires_grad_(False), own
 
 
 @contextmanager

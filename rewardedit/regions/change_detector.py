@@ -15,7 +15,7 @@ from rewardedit.instructions.parsed import ParsedEdit, Parser
 from rewardedit.regions.base import Finder, Instances
 from rewardedit.regions.boxes import around, components
 from rewardedit.regions.change_map import GRID, change_mask, dilated, oklab
-from rewardedit.regions.differences import Command, Detection, Difference
+from rewardedit.regions.differences import Box, Command, Detection, Difference
 
 UNNAMED = "object"  # subject of a difference whose object is not known
 CHANGED = 0.5  # least value of the change map that counts as changed
@@ -34,12 +34,16 @@ class ChangeDetector(nn.Module):
     Args:
         finder: finds objects by their names, such as `GroundedSam`; None: objects are not named.
         parser: parses the instructions for their names.
+        fixed_confidence: sets every confidence to 1.
     """
 
-    def __init__(self, finder: Finder | None = None, parser: Parser = parse_all) -> None:
+    def __init__(
+        self, finder: Finder | None = None, parser: Parser = parse_all, fixed_confidence: bool = False
+    ) -> None:
         super().__init__()
         self.finder = finder
         self.parser = parser
+        self.fixed_confidence = fixed_confidence
 
     @torch.no_grad()
     def detect(self, batch: EditBatch) -> list[Detection]:
@@ -59,7 +63,8 @@ class ChangeDetector(nn.Module):
                     _by_contrast(part, change > CHANGED, before[row], after[row]),
                     UNNAMED,
                 )
-                differences.append(_difference(command, subject, part, change))
+                share = 1.0 if self.fixed_confidence else float((change * part).double().mean())
+                differences.append(Difference(command, subject, _box(part), share))
             found.append(Detection(tuple(differences), len(differences)))
         return found
 
@@ -85,13 +90,10 @@ class ChangeDetector(nn.Module):
         return named
 
 
-def _difference(
-    command: Command, subject: str, part: Bool[Tensor, "h w"], change: Float[Tensor, "h w"]
-) -> Difference:
+def _box(part: Bool[Tensor, "h w"]) -> Box:
     h, w = part.shape
     x0, y0, x1, y1 = around(part).tolist()
-    confidence = float((change * part).double().mean())
-    return Difference(command, subject, (x0 / w, y0 / h, x1 / w, y1 / h), confidence)
+    return x0 / w, y0 / h, x1 / w, y1 / h
 
 
 def _by_name(

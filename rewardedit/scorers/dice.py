@@ -1,5 +1,6 @@
 """DICE: detect every difference, judge each against the instruction (Baraldi et al. 2025)."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from rewardedit.batch import EditBatch, Scores
+from rewardedit.config import require_unset
 from rewardedit.language.model_hash import model_hash
 from rewardedit.models import is_hub_name
 from rewardedit.prepared import Prepared
@@ -20,17 +22,18 @@ from rewardedit.scorers.dice_models import ModelOptions, load_dice, settings_of
 from rewardedit.scorers.dice_rules import CoherenceRules
 from rewardedit.scorers.dice_vlm import (
     CoherenceJudge,
-    DiceVlm,
     Verdict,
     VlmCoherence,
     VlmDetector,
     prompt_texts,
+    require_confidence,
 )
 
 CHANGE = "change"  # detector without a model
 RULES = "rules"  # judge without a model
 RECIPES = {"detector": "dice-detector", "coherence": "dice-coherence"}
 SMALL = "shapes/dice"
+MOST_TOKENS = 500  # of an answer, unless others are asked for
 NOT_ASKED = Verdict(False, 0.0, "the instruction asks for nothing")
 PARTS = ("coherent", "unwanted_area", "differences", "confidence", "unchanged", "dropped")
 
@@ -103,7 +106,7 @@ class Dice(Scorer):
         compat: str = "paper",
         quantize: str | None = None,
         longest_edge: int | None = None,
-        max_new_tokens: int = 500,
+        max_new_tokens: int = MOST_TOKENS,
         dtype: torch.dtype | str = torch.float32,
     ) -> "Dice":
         """Loads the two parts.
@@ -111,29 +114,39 @@ class Dice(Scorer):
         Args:
             checkpoint: one model for both parts, by hub name or folder.
             detector: another model for the detector, or "change", the change map, which needs none; with
-                compat="code" a name or {"checkpoint": NAME, "subfolder": BASE, "adapter": LORA}.
+                compat="code" a name or the fields of `DiceSource`: {"checkpoint": NAME, "adapter": LORA}.
             coherence: another model for the judge, or "rules", the parsed instruction, which needs none.
             objects: for detector="change", finds the named objects: a name of `FINDERS` or its options.
-            confidence: "likelihood" or "fixed" (1).
-            compat: "code" reads the published checkpoints: their prompts' layout, a repetition penalty of
-                1.5, no opened turn of the assistant, images of 1456 pixels, 4 bits with one quantisation.
+            confidence: "likelihood" (with detector="change" the change of the part) or "fixed" (1).
+            compat: "code" reads the published checkpoints: their prompts' layout, for the detector a
+                repetition penalty of 1.5, for the judge no opened turn of the assistant, images of 1456
+                pixels, 4 bits with one quantisation.
             quantize: "4bit", "8bit" or "none"; None: "none", with compat="code" "4bit".
             longest_edge: of images, for processors with such a setting (Idefics3).
-            max_new_tokens: most tokens of the detector's answer.
+            max_new_tokens: most tokens of an answer.
             dtype: of weights that are not quantised, or its name.
 
         Raises:
-            ValueError: if a part has no model, one cannot be loaded, or an option does not fit.
+            ValueError: if a part has no model, one cannot be loaded, or an option does not fit or has no
+                effect.
         """
         first, second = _parts_of(checkpoint, detector, coherence)
+        require_confidence(confidence)
         if objects is not None and first != CHANGE:
             raise ValueError('objects: goes with detector="change"; leave it out')
+        if checkpoint is not None and detector is not None and coherence is not None:
+            raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
         options = ModelOptions(compat, quantize, dtype, longest_edge)
+        if (first, second) == (CHANGE, RULES):
+            reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"
+            require_unset(options, [field.name for field in dataclasses.fields(options)], reason)
+            if max_new_tokens != MOST_TOKENS:
+                raise ValueError(f"max_new_tokens: has no effect {reason}")
         found: DifferenceDetector
         judge: CoherenceJudge
         shared = None
         if first == CHANGE:
-            found = ChangeDetector(_finder(objects))
+            found = ChangeDetector(_finder(objects), fixed_confidence=confidence == "fixed")
         else:
             shared = load_dice(first, options)
             found = VlmDetector(shared, confidence, max_new_tokens)
@@ -141,7 +154,8 @@ class Dice(Scorer):
             judge = CoherenceRules()
         else:
             same = shared is not None and first == second
-            judge = VlmCoherence(shared if same and shared is not None else load_dice(second, options))
+            own = shared if same and shared is not None else load_dice(second, options)
+            judge = VlmCoherence(own, max_new_tokens)
         return cls(found, judge, max_dropped)
 
     @classmethod
@@ -166,7 +180,7 @@ class Dice(Scorer):
         found = {}
         for name, part in (("detector", self.detector), ("coherence", self.judge)):
             if isinstance(part, VlmDetector | VlmCoherence):
-                found[name] = _fingerprint(part.dice)
+                found[name] = _fingerprint(part)
         return found
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
@@ -277,11 +291,12 @@ def _finder(objects: str | Mapping[str, Any] | None) -> Any:
         raise ValueError(f"objects {name!r}: {error}") from error
 
 
-def _fingerprint(dice: DiceVlm) -> dict[str, Any]:
+def _fingerprint(part: VlmDetector | VlmCoherence) -> dict[str, Any]:
+    dice = part.dice
     prompts = json.dumps(prompt_texts(dice.format)).encode()
     return {
         "model": dice.name,
         "model_hash": model_hash(dice.vlm),
         "prompt_hash": hashlib.sha256(prompts).hexdigest(),
-        "repetition_penalty": dice.penalty,
+        "repetition_penalty": part.penalty if isinstance(part, VlmDetector) else 1.0,
     }

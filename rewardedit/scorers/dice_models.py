@@ -21,6 +21,12 @@ ADAPTER = "adapter"  # folder of the LoRA in a checkpoint of ours
 QUANTIZE = ("4bit", "8bit", "none")
 COMPATS = ("paper", "code")
 CODE_EDGE = 1456  # longest edge of an image for the published checkpoints
+CODE_BASE = "HuggingFaceM4/Idefics3-8B-Llama3"  # model that the published checkpoints were trained on
+# Files of which a folder with a processor has one, in each of the two lists.
+PROCESSOR_FILES = (
+    ("processor_config.json", "preprocessor_config.json"),
+    ("tokenizer.json", "tokenizer_config.json"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,11 @@ class DiceSource:
     """Place of a part's model: a hub name or folder, and with compat="code" the folders within it."""
 
     checkpoint: str
-    subfolder: str | None = None  # folder of the base model, merged; None: the only one that holds a model
+    subfolder: str | None = None  # folder of the merged base; None: `base`, or the only one with a model
     adapter: str | None = None  # folder of the LoRA; None: the only one that holds a LoRA
-    base: str | None = None  # base model by hub name or folder, of a repository without one
+    # hub name or folder of the model that was trained: the base model of a repository without one, and the
+    # processor of a `subfolder` without one
+    base: str | None = None
 
     @classmethod
     def of(cls, value: Any) -> "DiceSource":
@@ -68,17 +76,20 @@ class ModelOptions:
         chosen = self.quantize or ("4bit" if self.compat == "code" else "none")
         return None if chosen == "none" else cast(Bits, chosen)
 
-    def load(self, name: str, adapter: str | None = None) -> Vlm:
+    def load(self, name: str, adapter: str | None = None, processor: str | None = None) -> Vlm:
         """Loads a model by hub name or folder, with a LoRA; the LoRA is merged unless the model is quantised,
         as it would be rounded.
+
+        Args:
+            processor: hub name or folder of the processor; None: that of the model.
         """
         if self.bits is None:
-            return load_vlm(name, adapter=adapter, dtype=self.dtype)
+            return load_vlm(name, adapter=adapter, dtype=self.dtype, processor=processor)
         device = devices.default_device()  # quantised weights stay there
         dtype = torch.float16 if self.compat == "code" else devices.parse_dtype(self.dtype)
         require_vlm(name)
         options = quantised(self.bits, device, dtype, double=self.compat != "code")
-        vlm = Vlm(*load_parts(resolve_model(name), None, dtype, **options))
+        vlm = Vlm(*load_parts(resolve_model(name), None, dtype, processor, **options))
         if adapter is None:
             return vlm
         adapted = load_adapter(vlm.model, adapter, name).get_base_model()
@@ -148,7 +159,11 @@ def save_dice(folder: Path, dice: DiceVlm, adapter: Any = None) -> None:
 
 
 def _published(place: DiceSource, options: ModelOptions) -> Vlm:
-    """The model of a repository with a merged base and a LoRA in folders side by side."""
+    """The model of a repository with a LoRA, and a merged base beside it unless `base` is its model.
+
+    Raises:
+        ValueError: if there is no such folder, or neither it nor `base` has a processor.
+    """
     root = Path(place.checkpoint)
     if is_hub_name(place.checkpoint):
         root = fetched(place.checkpoint)
@@ -156,9 +171,22 @@ def _published(place: DiceSource, options: ModelOptions) -> Vlm:
         raise ValueError(
             f"dice {place.checkpoint!r}: expected a folder or a repository on the hub; there is none"
         )
-    base = place.base or str(_only_folder(root, place.subfolder, "config.json", "subfolder"))
-    adapter = _only_folder(root, place.adapter, "adapter_config.json", "adapter")
-    return options.load(base, str(adapter))
+    adapter = str(_only_folder(root, place.adapter, "adapter_config.json", "adapter"))
+    if place.base is not None and place.subfolder is None:
+        return options.load(place.base, adapter)
+    merged = _only_folder(root, place.subfolder, "config.json", "subfolder")
+    if _has_processor(merged):
+        return options.load(str(merged), adapter)
+    if place.base is None:
+        raise ValueError(
+            f"dice: base: expected the model that was trained, as {merged} has no processor; published ones "
+            f"have base: {CODE_BASE}"
+        )
+    return options.load(str(merged), adapter, place.base)
+
+
+def _has_processor(folder: Path) -> bool:
+    return all(any((folder / name).is_file() for name in names) for names in PROCESSOR_FILES)
 
 
 def _only_folder(root: Path, name: str | None, file: str, option: str) -> Path:
@@ -178,7 +206,8 @@ def _only_folder(root: Path, name: str | None, file: str, option: str) -> Path:
     found = sorted({path.parent for path in root.rglob(file)})
     if len(found) != 1:
         names = ", ".join(str(path.relative_to(root)) for path in found) or "none"
-        raise ValueError(f"dice: expected one folder with {file} in {root}; found {names}; name it: {option}")
+        named = "subfolder, or elsewhere: base" if option == "subfolder" else option
+        raise ValueError(f"dice: expected one folder with {file} in {root}; found {names}; name it: {named}")
     return found[0]
 
 

@@ -32,7 +32,8 @@ _DIFFERENCE = re.compile(rf"\s*({'|'.join(COMMANDS)})\s*:\s*(.*\S)\s*,\s*{_BOX}\
 _ITEM = re.compile(r"""\s*(["'])(.*?)\1\s*(?:,(?=\s*["'])|$)""", re.DOTALL)
 _LIST = re.compile(r"\s*\[(.*)\]\s*\.?\s*", re.DOTALL)
 _NOTHING = re.compile(r"""[\[\s"']*no[ -]?changes?[\]\s"'.!]*""", re.IGNORECASE)
-_DECISION = re.compile(r"decision\s*:\s*(yes|no)\b", re.IGNORECASE)
+_DECISION = re.compile(r"decision\s*:\s*(yes|no)\b.*", re.IGNORECASE)  # to the end of the line
+_YES_OR_NO = re.compile(r"\b(?:yes|no)\b", re.IGNORECASE)
 _REASONING = re.compile(r"reasoning\s*:\s*(.*?)\s*(?=decision\s*:|$)", re.IGNORECASE | re.DOTALL)
 
 
@@ -67,7 +68,7 @@ class DiceFormat:
     """The texts that a checkpoint was trained on; stored in its folder in the file `DICE_SETTINGS`."""
 
     # One of `PROMPTS`. "code" is the layout of the published checkpoints, in our words: the judge's task is
-    # a system prompt, its text comes before the images, and no turn of the assistant is opened.
+    # a system prompt, its text comes before the images, and its chat does not open the assistant's turn.
     prompts: str = "full"
     decimals: int = 3  # of the coordinates
     rationale: bool = True  # the judgement gives its reason before the decision
@@ -78,6 +79,11 @@ class DiceFormat:
             raise ValueError(f"prompts: expected one of {', '.join(PROMPTS)}; got {self.prompts!r}")
         if self.decimals not in range(1, 7):
             raise ValueError(f"decimals: expected 1 to 6; got {self.decimals!r}")
+
+    @property
+    def opens_judgement(self) -> bool:
+        """True if the judge's chat ends with the words that open the model's turn."""
+        return self.prompts != "code"
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "DiceFormat":
@@ -265,10 +271,14 @@ def format_judgement(coherent: bool, reason: str = "") -> str:
 
 
 def parse_judgement(answer: str) -> Judgement:
-    """Reads the answer of a coherence estimator; the decision is None unless there is exactly one."""
+    """Reads the answer of a coherence estimator; the decision is None unless there is exactly one, with the
+    other word nowhere on its line: "Decision: YES or NO" is an echo of the question.
+    """
     text = normalised(answer)
     decisions = list(_DECISION.finditer(text))
-    words = {match[1].lower() for match in decisions}
+    words: set[str] = set()
+    for match in decisions:
+        words |= set(_YES_OR_NO.findall(match[0].lower()))
     reasoning = _REASONING.search(text)
     reason = "" if reasoning is None else one_line(reasoning[1])
     start = decisions[0].start(1) if decisions else len(text)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rewardedit.batch import EditBatch
 from rewardedit.language.answers import Answer, quoted, text_of
 from rewardedit.language.choices import choice_probabilities
-from rewardedit.language.vlm import Turn, Vlm, reserved_tokens, without
+from rewardedit.language.vlm import Vlm, reserved_tokens, without
 from rewardedit.regions.differences import COMMANDS, Detection, Difference
 from rewardedit.scorers.dice_text import (
     DiceFormat,
@@ -24,7 +24,7 @@ from rewardedit.scorers.dice_text import (
 )
 
 CONFIDENCES = ("likelihood", "fixed")
-PENALTY = 1.5  # repetition penalty of the published checkpoints' code
+PENALTY = 1.5  # repetition penalty of the published detector's code
 DECISIONS = ("YES", "NO")
 
 
@@ -60,14 +60,14 @@ class DiceVlm:
     format: DiceFormat
     name: str
 
-    @property
-    def penalty(self) -> float:
-        """Repetition penalty of its answers."""
-        return PENALTY if self.format.prompts == "code" else 1.0
+    def detection_prompt(self) -> str:
+        """The text of the detector's chat, up to the place of the answer."""
+        return self.vlm.prompt(detection_chat(self.format.prompts))
 
-    def prompt(self, chat: Sequence[Turn]) -> str:
-        """The text of a chat, up to the place of the model's answer."""
-        return self.vlm.prompt(chat, opens_answer=self.format.prompts != "code")
+    def coherence_prompt(self, instruction: str, difference: Difference) -> str:
+        """The text of the judge's chat about one difference, up to the place of the answer."""
+        chat = coherence_chat(instruction, difference, self.format)
+        return self.vlm.prompt(chat, opens_answer=self.format.opens_judgement)
 
 
 class VlmDetector(nn.Module):
@@ -85,19 +85,19 @@ class VlmDetector(nn.Module):
 
     def __init__(self, dice: DiceVlm, confidence: str = "likelihood", max_new_tokens: int = 500) -> None:
         super().__init__()
-        if confidence not in CONFIDENCES:
-            raise ValueError(f"confidence: expected one of {', '.join(CONFIDENCES)}; got {confidence!r}")
+        require_confidence(confidence)
         self.dice = dice
         self.model = dice.vlm.model  # so that it moves with the scorer
         self.confidence = confidence
         self.max_new_tokens = max_new_tokens
+        self.penalty = PENALTY if dice.format.prompts == "code" else 1.0
 
     def detect(self, batch: EditBatch) -> list[Detection]:
         """Finds the differences of each row."""
         images = torch.stack([batch.source, batch.edited], dim=1)
-        prompt = self.dice.prompt(detection_chat(self.dice.format.prompts))
+        prompt = self.dice.detection_prompt()
         texts = [prompt] * len(batch)
-        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.dice.penalty)
+        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.penalty)
         return [self._read(prompt, images[i : i + 1], answer) for i, answer in enumerate(answers)]
 
     def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Detection:
@@ -129,9 +129,12 @@ class VlmCoherence(nn.Module):
     """Judges each difference by a model that sees it framed in the images, with the instruction.
 
     The judgement is the model's written decision; its probability is that of YES beside NO at that place.
+
+    Args:
+        max_new_tokens: most tokens of an answer; an answer that is cut off is no judgement.
     """
 
-    def __init__(self, dice: DiceVlm, max_new_tokens: int = 200) -> None:
+    def __init__(self, dice: DiceVlm, max_new_tokens: int = 500) -> None:
         super().__init__()
         self.dice = dice
         self.model = dice.vlm.model
@@ -150,15 +153,14 @@ class VlmCoherence(nn.Module):
             return []
         self.dice.vlm.note_cut([instruction], "dice")
         plain = without(self.reserved, instruction)
-        settings = self.dice.format
         texts = []
         pairs = []
         for difference in differences:
             named = replace(difference, subject=without(self.reserved, difference.subject))
-            texts.append(self.dice.prompt(coherence_chat(plain, named, settings)))
-            pairs.append(framed_pair(source, edited, difference, settings))
+            texts.append(self.dice.coherence_prompt(plain, named))
+            pairs.append(framed_pair(source, edited, difference, self.dice.format))
         images = torch.stack(pairs)
-        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.dice.penalty)
+        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens)
         verdicts = []
         for i, answer in enumerate(answers):
             verdicts.append(self._read(texts[i], images[i : i + 1], answer))
@@ -173,6 +175,12 @@ class VlmCoherence(nn.Module):
         choices = in_case_of(judgement.text[judgement.start :], DECISIONS)
         shares = choice_probabilities(self.dice.vlm, prompt, images, [beginning], choices)
         return Verdict(judgement.coherent, float(shares[0, 0]), judgement.reason)
+
+
+def require_confidence(confidence: str) -> None:
+    """Raises ValueError if there is no such confidence."""
+    if confidence not in CONFIDENCES:
+        raise ValueError(f"confidence: expected one of {', '.join(CONFIDENCES)}; got {confidence!r}")
 
 
 def in_case_of(text: str, words: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from rewardedit.config import require_unset
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.data.worlds import World, WorldConfig
@@ -33,8 +34,16 @@ def open_rows(data: DataConfig) -> ShapesRows:
 def open_differences(data: DataConfig, judged: bool) -> Sequence[DifferenceRow]:
     """The pairs that a recipe's `data:` names, or single differences with a verdict; `quality_mix` holds the
     shares of kinds of pairs.
+
+    Raises:
+        ValueError: on a setting that has no effect on them.
     """
     own = data.shapes or WorldConfig()
+    require_unset(own, ("edits_per_source",), "on differences; leave it out")
+    if data.size != SIZE:
+        raise ValueError(f"size: has no effect on differences, whose images have {SIZE} pixels; leave it out")
+    if judged and own.quality_mix != DEFAULT_MIX:
+        raise ValueError("quality_mix: has no effect on judged differences; leave it out")
     world = Shapes(data.split, own.seed, own.backdrops)
     count = data.limit or 10_000
     if judged:

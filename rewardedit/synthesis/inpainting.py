@@ -20,7 +20,7 @@ from rewardedit.synthesis.methods import MethodConfig
 Inpaint = Callable[[Float[Tensor, "3 h w"], Float[Tensor, "1 h w"], str, int], Float[Tensor, "3 h w"]]
 EMPTY = "background, nothing else"  # text of a place that an object is removed from
 SIDE = 512  # longest side at which a pipeline inpaints
-MULTIPLE = 8  # of a pipeline's sides
+MULTIPLE = 64  # of a pipeline's sides; Kandinsky rounds its noise up to it, but not the image
 MARGIN = 0.01  # by which a mask is widened, as a share of the longer side
 GRAY = (0.299, 0.587, 0.114)  # luma of RGB
 COLOURS = {

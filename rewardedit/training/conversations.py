@@ -40,6 +40,7 @@ class TaskRows:
     examples: Callable[[Any], list[Example]]  # of a row; as many for each
     each: int = 1  # examples of a row
     is_shuffled: bool = False  # the rows come in random order already, as those of a generated world
+    opens_answer: bool = True  # the prompt opens the model's turn
 
     def __len__(self) -> int:
         return len(self.rows) * self.each

@@ -9,7 +9,7 @@ from tokenizers import AddedToken
 from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.regions.differences import Difference
 from rewardedit.scorers.dice_models import save_dice
-from rewardedit.scorers.dice_text import DiceFormat, coherence_chat, detection_chat, framed_pair
+from rewardedit.scorers.dice_text import DiceFormat, framed_pair
 from rewardedit.scorers.dice_vlm import DiceVlm
 from tests.models import save_vlm
 
@@ -55,8 +55,8 @@ def teach(vlm: Vlm, steps: int) -> None:
     pair = torch.stack([source[0], edited[0]])[None]
     shown = framed_pair(source[0], edited[0], CUP, SHORT)[None]
     asked = [
-        (dice.prompt(detection_chat(SHORT.prompts)), pair, FOUND),
-        (dice.prompt(coherence_chat(INSTRUCTION, CUP, SHORT)), shown, JUDGED),
+        (dice.detection_prompt(), pair, FOUND),
+        (dice.coherence_prompt(INSTRUCTION, CUP), shown, JUDGED),
     ]
     model = vlm.model.requires_grad_(True).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)

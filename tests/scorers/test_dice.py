@@ -21,7 +21,7 @@ from rewardedit.scorers.dice import Analysis, Dice, measures
 from rewardedit.scorers.dice_clip import masked, mean_colour
 from rewardedit.scorers.dice_models import DiceSource, ModelOptions, load_dice, save_dice
 from rewardedit.scorers.dice_rules import CoherenceRules
-from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat, detection_chat, parse_differences
+from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat, parse_differences
 from rewardedit.scorers.dice_vlm import DiceVlm, Verdict, VlmCoherence, VlmDetector
 from rewardedit.scorers.load import models_of
 from tests.models import VLMS, save_judge
@@ -138,7 +138,7 @@ def test_confidence_is_the_command_s_share_by_all_of_its_tokens(dice):
     vlm = detector.dice.vlm
     source, edited = images()
     shown = torch.stack([source, edited], 1)
-    prompt = detector.dice.prompt(detection_chat("short"))
+    prompt = detector.dice.detection_prompt()
     (analysis,) = dice.analyse(batch())
     logs = []
     start = FOUND.index("ADD")
@@ -234,8 +234,7 @@ def test_the_published_layout_is_read(tmp_path):
     named = {"checkpoint": str(tmp_path), "subfolder": "merged_base", "adapter": "lora/checkpoint-15"}
     again = load_dice(named, options)
     torch.testing.assert_close(again.vlm.model.state_dict(), found.vlm.model.state_dict())
-    assert (found.penalty, found.format.prompts) == (1.5, "code")
-    assert not found.prompt(detection_chat("code")).endswith("assistant:")
+    assert found.format.prompts == "code"
     assert load_dice(str(tmp_path), ModelOptions("code", "none")).vlm.processor.image_processor.size == {
         "longest_edge": 1456
     }
@@ -249,6 +248,39 @@ def test_the_published_layout_is_read(tmp_path):
         max_new_tokens=8,
     )
     assert scorer(batch()).score.shape == (1,)
+
+
+def test_the_published_layout_may_lack_base_or_processor(tmp_path):
+    published(tmp_path)
+    base = save_judge(str(tmp_path.parent / f"{tmp_path.name}-base"), "idefics3")
+    options = ModelOptions("code", "none", longest_edge=64)
+    merged = {"checkpoint": str(tmp_path), "subfolder": "merged_base"}
+    whole = load_dice(merged, options).vlm
+    for file in (tmp_path / "merged_base").glob("*"):
+        if file.name not in ("config.json", "generation_config.json", "model.safetensors"):
+            file.unlink()
+    with pytest.raises(ValueError, match=r"base: expected the model that was .* has no processor"):
+        load_dice(merged, options)
+    again = load_dice({**merged, "base": base}, options).vlm
+    torch.testing.assert_close(again.model.state_dict(), whole.model.state_dict())
+    assert again.processor.tokenizer.get_vocab() == whole.processor.tokenizer.get_vocab()
+
+    adapter = {"checkpoint": str(tmp_path / "lora"), "adapter": "checkpoint-15", "base": base}
+    torch.testing.assert_close(load_dice(adapter, options).vlm.model.state_dict(), whole.model.state_dict())
+
+
+def test_the_code_opens_the_answer_and_penalises_for_the_detector(tmp_path):
+    dice = DiceVlm(load_vlm(save_judge(str(tmp_path), "idefics3")), DiceFormat("code"), "x")
+    opened = "assistant:"
+    assert dice.detection_prompt().endswith(opened)
+    assert not dice.coherence_prompt(INSTRUCTION, CUP).endswith(opened)
+    plain = DiceVlm(dice.vlm, DiceFormat(), "x")
+    assert plain.detection_prompt().endswith(opened)
+    assert plain.coherence_prompt(INSTRUCTION, CUP).endswith(opened)
+    assert (VlmDetector(dice).penalty, VlmDetector(plain).penalty) == (1.5, 1.0)
+    told = Dice(VlmDetector(dice), VlmCoherence(dice)).fingerprint
+    assert [told[part]["repetition_penalty"] for part in ("detector", "coherence")] == [1.5, 1.0]
+    assert VlmCoherence(dice).max_new_tokens == 500
 
 
 def test_other_layouts_are_refused(tmp_path):
@@ -294,6 +326,32 @@ def test_without_a_checkpoint_the_error_names_all_ways():
         load_scorer("dice", checkpoint="x", objects="sam3")
     with pytest.raises(ValueError, match="objects: expected one of grounded_sam, sam3; got 'eyes'"):
         load_scorer("dice", detector="change", coherence="rules", objects="eyes")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("checkpoint", "x"),
+        ("compat", "code"),
+        ("quantize", "4bit"),
+        ("longest_edge", 64),
+        ("max_new_tokens", 8),
+        ("dtype", torch.float16),
+    ],
+)
+def test_options_of_models_are_refused_without_one(option, value):
+    with pytest.raises(ValueError, match=f"{option}: has no effect"):
+        load_scorer("dice", detector="change", coherence="rules", **{option: value})
+
+
+def test_confidence_is_checked_and_fixed_without_a_model():
+    with pytest.raises(ValueError, match="confidence: expected one of likelihood, fixed; got 'high'"):
+        load_scorer("dice", detector="change", coherence="rules", confidence="high")
+    found = []
+    for confidence in ("likelihood", "fixed"):
+        scorer = load_scorer("dice", detector="change", coherence="rules", confidence=confidence)
+        found.append(float(scorer(batch()).parts["confidence"]))
+    assert found[0] < found[1] == 1.0
 
 
 def test_model_free_parts_load_no_model():

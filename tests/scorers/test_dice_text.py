@@ -176,6 +176,22 @@ def test_judgements_are_written_and_read():
         assert parse_judgement(answer).coherent is None
 
 
+@pytest.mark.parametrize(
+    ("answer", "coherent"),
+    [
+        ("Reasoning: one sentence. Decision: YES or NO", None),
+        ("Decision: YES/NO", None),
+        ("Decision: NO or YES.", None),
+        ("Decision: no | yes\nDecision: YES", None),
+        ("**Decision:** YES.", True),
+        ("Decision: NO!\nYes, I am sure.", False),
+        ("Decision: YES, as a cup was asked for. Decision: YES", True),
+    ],
+)
+def test_an_echo_of_the_question_decides_nothing(answer, coherent):
+    assert parse_judgement(answer).coherent is coherent
+
+
 def test_images_come_before_the_detector_s_text_without_instruction():
     for prompts in PROMPTS:
         ((turn),) = detection_chat(prompts)

@@ -5,7 +5,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from diffusers import StableDiffusionInpaintPipeline
+from diffusers import (
+    DDPMScheduler,
+    KandinskyV22InpaintCombinedPipeline,
+    PriorTransformer,
+    StableDiffusionInpaintPipeline,
+    UnCLIPScheduler,
+    UNet2DConditionModel,
+    VQModel,
+)
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPTextModelWithProjection,
+    CLIPVisionConfig,
+    CLIPVisionModelWithProjection,
+)
 
 from rewardedit.data.boxed_images import BoxedImage, BoxedObject, read_boxed_images
 from rewardedit.images import to_pil, to_tensor
@@ -19,7 +33,7 @@ from rewardedit.synthesis.differences import (
 )
 from rewardedit.synthesis.inpainting import fill, load_inpainter, object_mask, recoloured
 from rewardedit.synthesis.methods import MethodConfig, load_method
-from tests.models import save_dino, tiny_pipeline
+from tests.models import save_dino, small_tokenizer, text_config, tiny_pipeline
 
 ANY = SimilarConfig(min_similarity=-1.0)
 
@@ -167,6 +181,71 @@ def test_a_pipeline_inpaints_the_mask_alone(tmp_path):
     assert not torch.equal(made, picture)
     with pytest.raises(ValueError, match="inpainting needs a mask"):
         load_method(method)
+
+
+def save_kandinsky(folder: Path) -> None:
+    """Kandinsky 2.2's parts for inpainting at tiny size, with its eightfold autoencoder."""
+    torch.manual_seed(0)
+    tokenizer = small_tokenizer(model_max_length=32)
+    text = text_config(tokenizer, width=16, layers=1, heads=2, projection_dim=16)
+    eye = CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=32,
+        projection_dim=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=16,
+        patch_size=8,
+    )
+    prior = PriorTransformer(2, 8, 1, embedding_dim=16, num_embeddings=32, additional_embeddings=4)
+    movq = VQModel(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(8, 8, 8, 8),
+        latent_channels=4,
+        norm_num_groups=4,
+        num_vq_embeddings=8,
+        vq_embed_dim=4,
+    )
+    unet = UNet2DConditionModel(
+        in_channels=9,
+        out_channels=8,
+        addition_embed_type="image",
+        block_out_channels=(8, 16),
+        cross_attention_dim=16,
+        down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
+        up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
+        mid_block_type="UNetMidBlock2DSimpleCrossAttn",
+        encoder_hid_dim=16,
+        encoder_hid_dim_type="image_proj",
+        norm_num_groups=4,
+        attention_head_dim=8,
+        layers_per_block=1,
+        resnet_time_scale_shift="scale_shift",
+    )
+    KandinskyV22InpaintCombinedPipeline(
+        unet=unet,
+        scheduler=DDPMScheduler(),
+        movq=movq,
+        prior_prior=prior,
+        prior_image_encoder=CLIPVisionModelWithProjection(eye),
+        prior_text_encoder=CLIPTextModelWithProjection(text),
+        prior_tokenizer=tokenizer,
+        prior_scheduler=UnCLIPScheduler(prediction_type="sample", clip_sample_range=5.0),
+        prior_image_processor=CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16),
+    ).save_pretrained(folder)
+
+
+def test_photographs_of_any_shape_are_inpainted(tmp_path):
+    save_kandinsky(tmp_path)
+    inpaint = load_inpainter(MethodConfig(kind="inpainting", model=str(tmp_path), num_inference_steps=1))
+    for height, width in ((427, 640), (640, 480), (333, 500)):
+        picture = torch.rand(3, height, width)
+        mask = torch.zeros(1, height, width)
+        mask[:, 100:200, 100:200] = 1
+        made = inpaint(picture, mask, "a dog", 0)
+        assert torch.equal(made[:, mask[0] == 0], picture[:, mask[0] == 0])
+        assert not torch.equal(made, picture)
 
 
 def test_one_way_to_make_pairs_is_named(coco):

@@ -3,10 +3,12 @@
 import pytest
 import torch
 
+from rewardedit.data import DataConfig
 from rewardedit.data.difference_rows import DifferenceRow
 from rewardedit.language.vlm import load_vlm
 from rewardedit.regions.differences import Difference
 from rewardedit.scorers.dice_text import DiceFormat, detection_chat, parse_differences, parse_judgement
+from rewardedit.trainers.vlm_sft import Config, lazy_dataset, open_task
 from rewardedit.training.conversations import (
     TaskRows,
     as_texts,
@@ -17,6 +19,7 @@ from rewardedit.training.conversations import (
 from tests.models import VLMS, save_vlm
 
 SHORT = DiceFormat("short", 2, False)
+DICE = DataConfig("dice_d", "x")
 FOUND = (Difference("REMOVE", "red circle", (0.25, 0.5, 0.5, 0.75)),)
 
 
@@ -78,6 +81,20 @@ def test_the_prompt_is_that_of_use(kind, tmp_path):
     assert texts["completion"].strip().startswith('["REMOVE: red circle')
     assert vlm.processor.tokenizer.eos_token in texts["completion"]
     assert texts["completion"].count("REMOVE") == 1
+
+
+def test_verdicts_of_the_code_s_layout_open_their_own_answer(tmp_path):
+    """At use the published judge writes the opening of its turn itself; the detector's chat has it."""
+    save_vlm(str(tmp_path), "idefics3")
+    vlm = load_vlm(str(tmp_path))
+    config = Config("x", {"coherence": DICE}, answers=DiceFormat("code"))
+    opened = "assistant:"
+    for task, is_opened in (("differences", True), ("coherence", False)):
+        rows = [row(instruction="remove it", coherent=True if task == "coherence" else None)]
+        own = open_task(task, DICE, config, usable=rows)
+        (texts,) = lazy_dataset(config, vlm, [own], [(0, 0)])
+        assert texts["prompt"].endswith(opened) is is_opened
+        assert texts["completion"].startswith(opened) is not is_opened
 
 
 def test_a_verdict_needs_one_difference_and_an_instruction():
