@@ -20,6 +20,8 @@ from rewardedit.scorers.load import models_of, packaged_files
 from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.untrusted import is_system_error, printable
 
+MOST_SHAPES = 64  # of images whose largest batches are kept
+
 
 @dataclass(frozen=True)
 class Score:
@@ -59,7 +61,7 @@ class ScorerSet:
         device = devices.default_device()
         scorers = {name: load_scorer(spec, **self.options).to(device) for name, spec in self.specs.items()}
         infos = [self._describe(name, scorer, device) for name, scorer in scorers.items()]
-        return LoadedScorers(scorers, infos, BatchSize(batch_size))
+        return LoadedScorers(scorers, infos, batch_size)
 
     def _describe(self, name: str, scorer: Scorer, device: str) -> ScorerInfo:
         low, high = (end if math.isfinite(end) else None for end in scorer.range)
@@ -90,11 +92,12 @@ class ScorerSet:
 
 @dataclass
 class LoadedScorers:
-    """Scorers that are ready, and the largest batch that has fitted into memory."""
+    """Scorers that are ready, and for each size of images the largest batch that has fitted into memory."""
 
     scorers: dict[str, Scorer]
     infos: list[ScorerInfo]
-    size: BatchSize
+    batch_size: int
+    fitting: dict[torch.Size, BatchSize] = field(default_factory=dict)  # by the shape of the sources
 
     def score(self, samples: Sequence[PixelSample], names: Sequence[str]) -> list[Row]:
         """Scores edits of one size by the named scorers; a batch that does not fit into memory is halved.
@@ -108,7 +111,8 @@ class LoadedScorers:
         scorers = {name: self.scorers[name] for name in names}
         try:
             rows: list[Row] = []
-            for part in in_batches(list(samples), self.size, lambda part: _score_together(part, scorers)):
+            size = self._size_for(samples[0].source.shape)
+            for part in in_batches(list(samples), size, lambda part: _score_together(part, scorers)):
                 rows += part
         except Exception as error:  # any: scorers may be others' code
             if _has_lost_gpu(error):
@@ -117,6 +121,12 @@ class LoadedScorers:
                 return [{names[0]: Score(None, _reason(error))}]
             return self._score_apart(samples, names)
         return rows
+
+    def _size_for(self, shape: torch.Size) -> BatchSize:
+        """The largest batch of a shape: where large images do not fit, batches of small ones stay."""
+        if shape not in self.fitting and len(self.fitting) >= MOST_SHAPES:
+            self.fitting.clear()
+        return self.fitting.setdefault(shape, BatchSize(self.batch_size))
 
     def _score_apart(self, samples: Sequence[PixelSample], names: Sequence[str]) -> list[Row]:
         """Scores by each scorer by itself; by a single one, each edit by itself."""

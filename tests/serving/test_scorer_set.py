@@ -4,14 +4,13 @@ from torch import Tensor
 
 from rewardedit import EditBatch
 from rewardedit.batch import PixelSample
-from rewardedit.batch_sizes import BatchSize
 from rewardedit.scorers import load_scorer
 from rewardedit.serving.scorer_set import LoadedScorers
 from tests.serving.helpers import STRICT
 
 
-def samples(*instructions: str) -> list[PixelSample]:
-    pixels = torch.zeros(3, 4, 4, dtype=torch.uint8)
+def samples(*instructions: str, side: int = 4) -> list[PixelSample]:
+    pixels = torch.zeros(3, side, side, dtype=torch.uint8)
     return [PixelSample("0", pixels, text, pixels) for text in instructions]
 
 
@@ -30,7 +29,7 @@ def test_a_scorer_that_refuses_is_the_only_one_again(word, other, reason):
         return batch.edited.mean((1, 2, 3))
 
     scorers = {"counting": load_scorer(counting), "other": load_scorer(other)}
-    rows = LoadedScorers(scorers, [], BatchSize(4)).score(samples("one", word, "two"), ["counting", "other"])
+    rows = LoadedScorers(scorers, [], 4).score(samples("one", word, "two"), ["counting", "other"])
     assert sizes == [3]
     assert [row["counting"].score for row in rows] == [0, 0, 0]
     assert reason in (rows[1]["other"].reason or "")
@@ -39,7 +38,7 @@ def test_a_scorer_that_refuses_is_the_only_one_again(word, other, reason):
 
 def test_a_scorer_that_fails_spoils_no_other():
     scorers = {"l1": load_scorer("l1"), "strict": load_scorer(STRICT)}
-    rows = LoadedScorers(scorers, [], BatchSize(4)).score(samples("one", "fail"), ["l1", "strict"])
+    rows = LoadedScorers(scorers, [], 4).score(samples("one", "fail"), ["l1", "strict"])
     assert [row["l1"].score for row in rows] == [1, 1]
     assert rows[0]["strict"].score == 0
     assert rows[1]["strict"].reason == "KeyError: 'no such word'"
@@ -53,6 +52,25 @@ def test_a_field_that_all_lack_is_asked_for_once():
             called.append(1)
             return super().forward(*arguments)
 
-    rows = LoadedScorers({"l1": Masked(region="outside")}, [], BatchSize(4)).score(samples("1", "2"), ["l1"])
+    rows = LoadedScorers({"l1": Masked(region="outside")}, [], 4).score(samples("1", "2"), ["l1"])
     assert all("needs mask" in (row["l1"].reason or "") for row in rows)
     assert called == [1]
+
+
+def test_large_images_leave_batches_of_small_ones(monkeypatch):
+    monkeypatch.setattr("rewardedit.serving.scorer_set.MOST_SHAPES", 2)
+    sizes = []
+
+    def narrow(batch: EditBatch) -> Tensor:
+        sizes.append(len(batch))
+        if len(batch) * batch.edited.shape[-1] > 16:
+            raise torch.OutOfMemoryError("out of memory")
+        return batch.edited.mean((1, 2, 3))
+
+    loaded = LoadedScorers({"narrow": load_scorer(narrow)}, [], 4)
+    for side in (16, 4, 16):
+        loaded.score(samples("1", "2", "3", "4", side=side), ["narrow"])
+    assert sizes == [4, 2, 1, 1, 1, 1, 4, 1, 1, 1, 1]
+    for side in range(2, 12):
+        loaded.score(samples("1", side=side), ["narrow"])
+    assert len(loaded.fitting) <= 2
