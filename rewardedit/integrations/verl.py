@@ -15,7 +15,11 @@ from torch import Tensor
 
 from rewardedit.images import load_pil
 from rewardedit.integrations.edit_reward import EditReward, rewards_of
+from rewardedit.scoring import TEXT_CUT
 from rewardedit.untrusted import file_inside, read_json
+
+# The reward's own name, and parts that some rows lack: DICE has no confidence where it finds no difference.
+LEFT_OUT = ("score", TEXT_CUT, "confidence")
 
 
 def compute_score(
@@ -28,7 +32,10 @@ def compute_score(
     image_size: int = 512,
     **_: Any,
 ) -> dict[str, float]:
-    """Scores one edit: {"score": …} and the scorer's parts, which are logged.
+    """Scores one edit: {"score": …} and parts of the score, which are logged.
+
+    verl takes the names of all rows from the first one, so only parts that every row has are among them: of
+    the package's scorers and their sums, without those in `LEFT_OUT`.
 
     Args:
         solution_image: the edit, (3, side, side), bytes or in [0, 1].
@@ -48,11 +55,13 @@ def compute_score(
     if solution_image.ndim != 3 or solution_image.shape[1] != solution_image.shape[2]:
         raise ValueError(f"solution_image: expected (3, side, side); got {tuple(solution_image.shape)}")
     source = letterbox(load_pil(file_inside(Path(root), str(name))), image_size)
-    scores = _reward(json.dumps(scorer, default=dict))(
-        [source], [solution_image], [ground_truth], [extra_info]
-    )
+    reward = _reward(json.dumps(scorer, default=dict))
+    scores = reward([source], [solution_image], [ground_truth], [extra_info])
     (score,) = rewards_of(scores)
-    return {"score": score} | {name: float(values[0]) for name, values in scores.parts.items()}
+    found = {"score": score}
+    if type(reward.scorer).__module__.startswith("rewardedit."):
+        found |= {name: float(values[0]) for name, values in scores.parts.items() if name not in LEFT_OUT}
+    return found
 
 
 def letterbox(image: Image.Image, side: int) -> Image.Image:

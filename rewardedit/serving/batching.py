@@ -21,6 +21,7 @@ from rewardedit.serving.settings import MEGAPIXEL
 from rewardedit.serving.workers import Worker, WorkerDied
 
 MOST_DEATHS = 3  # of workers on one edit, after which it is invalid
+FAILED = "the scorers have failed; the server ends"
 PAUSE = 5.0  # seconds before a worker that could not be started again is tried anew
 Key = tuple[object, ...]
 
@@ -59,6 +60,7 @@ class Batcher:
         self.infos: list[ScorerInfo] = []  # of the scorers, once they are loaded
         self.running = 0  # number of workers that are ready
         self.started = asyncio.Event()  # all workers have been ready
+        self.failed = False  # `run` is over: nothing is scored any more
         self._waiting: dict[Key, deque[Job]] = {}
         self._arrived = asyncio.Event()
 
@@ -71,8 +73,10 @@ class Batcher:
         """Scores of the edits by the named scorers, in order.
 
         Raises:
-            Refusal: 429 if the queue has no room for all of them.
+            Refusal: 429 if the queue has no room for all of them, 503 if no worker is left.
         """
+        if self.failed:
+            raise Refusal(503, FAILED)
         if self.queued + len(samples) > self.max_queue:
             raise Refusal(429, f"the queue is full, {self.max_queue} edits; try again", 1)
         loop = asyncio.get_running_loop()
@@ -96,6 +100,7 @@ class Batcher:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
+            self.failed = True
             self._refuse_waiting()
             for worker in self.workers:
                 worker.close()
@@ -106,7 +111,7 @@ class Batcher:
         for jobs in self._waiting.values():
             for job in jobs:
                 if not job.row.done():
-                    job.row.set_exception(Refusal(503, "the scorers have failed; the server ends"))
+                    job.row.set_exception(Refusal(503, FAILED))
         self._waiting.clear()
 
     async def _work(self, worker: Worker) -> None:

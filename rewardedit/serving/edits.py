@@ -61,7 +61,7 @@ def decode_edit(edit: RawEdit, max_pixels: int, reservation: Reservation) -> Pix
             if content is not None:
                 opened[name] = _open(content, max_pixels)
         # at once: edits that each hold a part would keep one another from the rest
-        reservation.take(sum(_size(name, image) for name, image in opened.items()))
+        reservation.take(_decoded_size(opened))
         for name, image in opened.items():
             pixels[name] = to_pixels(image, CHANNELS[name])
         name = ""
@@ -101,9 +101,22 @@ def _open(content: bytes | str, max_pixels: int) -> Image.Image:
     return image
 
 
-def _size(name: str, image: Image.Image) -> int:
-    """Bytes of the decoded image."""
-    return CHANNELS[name] * image.width * image.height
+def _decoded_size(images: dict[str, Image.Image]) -> int:
+    """Most bytes of the decoded images, by name; those of another size than the source are held in both."""
+    source = images["source"]
+    total = 0
+    for name, image in images.items():
+        pixels = image.width * image.height
+        may_lie = "exif" in image.info or "exif" in source.info  # on its side: it is turned upright
+        if image is not source and (may_lie or image.size != source.size):
+            pixels += source.width * source.height
+        total += CHANNELS[name] * _item_size(image) * pixels
+    return total
+
+
+def _item_size(image: Image.Image) -> int:
+    """Bytes of a decoded value: images of 16 bits a channel become float32."""
+    return 4 if image.mode.startswith("I") else 1
 
 
 def _from_base64(text: str) -> bytes:

@@ -17,6 +17,7 @@ from rewardedit.serving.edits import BadEdit, RawEdit
 from rewardedit.serving.reading import read_model
 from rewardedit.serving.service import Service
 from rewardedit.serving.v1 import PROBLEMS, body_schema
+from rewardedit.serving.wire import FirstFault
 
 COMPUTE = "/compute"
 REPEATED = (429, 503)  # statuses after which it is right to try again
@@ -26,11 +27,13 @@ router = APIRouter(tags=["Flow-Factory"])
 class ComputeRequest(BaseModel):
     """A batch of edits; all lists have one entry for each."""
 
-    prompt: list[str]
-    image: list[str] | None = Field(None, description="edited images, PNG in base64")
-    video: list[str] | None = None
-    condition_images: list[list[str]] | None = Field(None, description="one source image for each, likewise")
-    condition_videos: list[list[str]] | None = None
+    prompt: FirstFault[list[str]]
+    image: FirstFault[list[str]] | None = Field(None, description="edited images, PNG in base64")
+    video: FirstFault[list[str]] | None = None
+    condition_images: FirstFault[list[FirstFault[list[str]]]] | None = Field(
+        None, description="one source image for each, likewise"
+    )
+    condition_videos: FirstFault[list[FirstFault[list[str]]]] | None = None
 
 
 class ComputeAnswer(BaseModel):
@@ -80,7 +83,7 @@ async def compute_by(scorer: str, request: Request) -> JSONResponse:
 async def _compute(request: Request, name: str) -> JSONResponse:
     service: Service = request.app.state.service
     try:
-        batch = await read_model(request, ComputeRequest)
+        batch = await read_model(request, service.config.max_items, ComputeRequest)
         edits = _edits(batch)
         outcomes = await service.score(edits, [name])
     except Refusal as refusal:

@@ -69,7 +69,7 @@ class Guard:
                 403, f"Host: {host[:80]!r} is no name of this server; start it with --allow-host NAME"
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _network_location(origin) != host.lower():
             raise Refusal(403, "Origin: pages of other sites may not use this server")
 
         authorised = self.config.token is None or _sent_token(headers, self.config.token)
@@ -195,6 +195,14 @@ class Replay:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
+
+
+def _network_location(origin: str) -> str:
+    """Host and port of an origin, in lower case; "" if it is no address."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def _is_address(name: str) -> bool:

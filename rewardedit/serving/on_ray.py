@@ -3,11 +3,25 @@
 import dataclasses
 from typing import Any
 
+from fastapi import FastAPI
+
 from rewardedit.models.extras import install_command
+from rewardedit.serving.batching import FAILED
 from rewardedit.serving.scorer_set import ScorerSet
 from rewardedit.serving.settings import ServeConfig
 
 NAME = "rewardedit"
+
+
+class Replica:
+    """One of Ray's replicas, which ends it and starts another once its scorers have failed for good."""
+
+    app: FastAPI  # set by Ray Serve
+
+    def check_health(self) -> None:
+        """Raises RuntimeError if nothing can be scored any more; Ray Serve calls it every few seconds."""
+        if self.app.state.service.batcher.failed:
+            raise RuntimeError(FAILED)
 
 
 def ray_application(scorers: ScorerSet, config: ServeConfig, gpus: float) -> Any:
@@ -28,7 +42,7 @@ def ray_application(scorers: ScorerSet, config: ServeConfig, gpus: float) -> Any
         return make_app(scorers, own, wait=True)
 
     deployment = serve.deployment(
-        serve.ingress(build)(),
+        serve.ingress(build)(Replica),
         name=NAME,
         num_replicas=config.replicas,
         max_ongoing_requests=config.max_queue,

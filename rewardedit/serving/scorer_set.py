@@ -17,8 +17,10 @@ from rewardedit.data.digests import file_digests
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec
 from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.scorers.load import models_of, packaged_files
-from rewardedit.scoring import score_batch
+from rewardedit.scoring import TEXT_CUT, score_batch
 from rewardedit.untrusted import is_system_error, printable
+
+MOST_SHAPES = 64  # of images whose largest batches are kept
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ScorerSet:
         device = devices.default_device()
         scorers = {name: load_scorer(spec, **self.options).to(device) for name, spec in self.specs.items()}
         infos = [self._describe(name, scorer, device) for name, scorer in scorers.items()]
-        return LoadedScorers(scorers, infos, BatchSize(batch_size))
+        return LoadedScorers(scorers, infos, batch_size)
 
     def _describe(self, name: str, scorer: Scorer, device: str) -> ScorerInfo:
         low, high = (end if math.isfinite(end) else None for end in scorer.range)
@@ -90,16 +92,18 @@ class ScorerSet:
 
 @dataclass
 class LoadedScorers:
-    """Scorers that are ready, and the largest batch that has fitted into memory."""
+    """Scorers that are ready, and for each size of images the largest batch that has fitted into memory."""
 
     scorers: dict[str, Scorer]
     infos: list[ScorerInfo]
-    size: BatchSize
+    batch_size: int
+    fitting: dict[torch.Size, BatchSize] = field(default_factory=dict)  # by the shape of the sources
 
     def score(self, samples: Sequence[PixelSample], names: Sequence[str]) -> list[Row]:
         """Scores edits of one size by the named scorers; a batch that does not fit into memory is halved.
 
-        No edit spoils another: if a batch fails, or a scorer refuses all of it, each edit is scored alone.
+        No edit or scorer spoils another: if a batch fails, or a scorer refuses all of it, that scorer scores
+        each edit alone.
 
         Raises:
             RuntimeError: if the GPU has failed, after which this process cannot score any more.
@@ -107,20 +111,33 @@ class LoadedScorers:
         scorers = {name: self.scorers[name] for name in names}
         try:
             rows: list[Row] = []
-            for part in in_batches(list(samples), self.size, lambda part: _score_together(part, scorers)):
+            size = self._size_for(samples[0].source.shape)
+            for part in in_batches(list(samples), size, lambda part: _score_together(part, scorers)):
                 rows += part
         except Exception as error:  # any: scorers may be others' code
             if _has_lost_gpu(error):
                 raise
-            if len(samples) == 1:
-                return [dict.fromkeys(names, Score(None, _reason(error)))]
-            return self._score_alone(samples, names)
+            if len(samples) == 1 and len(names) == 1:
+                return [{names[0]: Score(None, _reason(error))}]
+            return self._score_apart(samples, names)
         return rows
 
-    def _score_alone(self, samples: Sequence[PixelSample], names: Sequence[str]) -> list[Row]:
-        rows: list[Row] = []
-        for sample in samples:
-            rows += self.score([sample], names)
+    def _size_for(self, shape: torch.Size) -> BatchSize:
+        """The largest batch of a shape: where large images do not fit, batches of small ones stay."""
+        if shape not in self.fitting and len(self.fitting) >= MOST_SHAPES:
+            self.fitting.clear()
+        return self.fitting.setdefault(shape, BatchSize(self.batch_size))
+
+    def _score_apart(self, samples: Sequence[PixelSample], names: Sequence[str]) -> list[Row]:
+        """Scores by each scorer by itself; by a single one, each edit by itself."""
+        rows: list[Row] = [{} for _ in samples]
+        if len(names) > 1:
+            for name in names:
+                for row, found in zip(rows, self.score(samples, [name]), strict=True):
+                    row |= found
+            return rows
+        for row, sample in zip(rows, samples, strict=True):
+            row |= self.score([sample], names)[0]
         return rows
 
 
@@ -128,11 +145,23 @@ def _score_together(samples: list[PixelSample], scorers: dict[str, Scorer]) -> l
     scores = score_batch(collate_pixels(samples), scorers)
     rows: list[Row] = [{} for _ in samples]
     for name, of_batch in scores.items():
-        if len(rows) > 1 and not of_batch.parts and len(set(of_batch.reason)) == 1 and of_batch.reason[0]:
-            raise ValueError(of_batch.reason[0])  # perhaps one edit's fault
-        for row, score in zip(rows, _scores(of_batch), strict=True):
+        found = _scores(of_batch)
+        own = {name: scorers[name]}
+        if len(samples) > 1 and _is_refused(of_batch) and not _lacks_field(samples, scorers[name]):
+            found = [_score_together([sample], own)[0][name] for sample in samples]  # perhaps one's fault
+        for row, score in zip(rows, found, strict=True):
             row[name] = score
     return rows
+
+
+def _is_refused(of_batch: Scores) -> bool:
+    """True if a scorer has given one reason for all edits and nothing else."""
+    return of_batch.parts.keys() <= {TEXT_CUT} and len(set(of_batch.reason)) == 1 and bool(of_batch.reason[0])
+
+
+def _lacks_field(samples: list[PixelSample], scorer: Scorer) -> bool:
+    """True if no edit can be scored, as all lack a field: a batch holds edits with the same fields."""
+    return any(getattr(samples[0], field, None) is None for field in scorer.required_fields)
 
 
 def _scores(of_batch: Scores) -> list[Score]:

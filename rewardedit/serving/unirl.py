@@ -17,6 +17,7 @@ from rewardedit.serving.edits import BadEdit, RawEdit
 from rewardedit.serving.reading import read_model
 from rewardedit.serving.service import Outcome, Service
 from rewardedit.serving.v1 import PROBLEMS, body_schema
+from rewardedit.serving.wire import FirstFault
 from rewardedit.untrusted import printable, whole_text
 
 VERSION = "1"
@@ -36,8 +37,8 @@ class Turn(BaseModel):
 class Sample(BaseModel):
     """One edit, and the names of the rewards that are asked of it."""
 
-    history: list[Turn] = Field(description="two turns: the source image, then the edited one")
-    required_rewards: list[str] = Field(min_length=1)
+    history: FirstFault[list[Turn]] = Field(description="two turns: the source image, then the edited one")
+    required_rewards: FirstFault[list[str]] = Field(min_length=1)
     metadata: dict[str, Any] | None = Field(None, description="may hold source_caption and target_caption")
     request_id: Identity = None
     sample_id: Identity = None
@@ -52,7 +53,7 @@ class Samples(BaseModel):
     """A request of UniRL's client."""
 
     protocol_version: str = VERSION
-    requests: list[Sample]
+    requests: FirstFault[list[Sample]]
 
 
 class SampleAnswer(BaseModel):
@@ -86,15 +87,9 @@ async def score(request: Request) -> SampleAnswer:
     """Scores samples; those that fail are named in `errors` and have no result."""
     service: Service = request.app.state.service
     service.infos()
-    asked = await read_model(request, Samples)
+    asked = await read_model(request, service.config.max_items, Samples)
     if asked.protocol_version != VERSION:
         raise Refusal(400, f"protocol_version: expected {VERSION}; got {printable(asked.protocol_version)}")
-    if len(asked.requests) > service.config.max_items:
-        raise Refusal(
-            413,
-            f"requests: expected at most {service.config.max_items}; got {len(asked.requests)}; "
-            "set request_batch_size",
-        )
     n = len(asked.requests)
     answer = SampleAnswer(results=[{} for _ in range(n)], errors=[{} for _ in range(n)], identities=[])
     groups: dict[tuple[str, ...], list[int]] = {}

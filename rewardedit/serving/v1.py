@@ -75,7 +75,7 @@ async def score(request: Request) -> ScoreAnswer:
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         edits, names = await read_form(request, service.config.max_items)
     else:
-        edits, names = await _read_json(request)
+        edits, names = await _read_json(request, service.config.max_items)
     outcomes = await service.score(edits, names)
     _refuse_unreadable(outcomes)
     results = []
@@ -84,14 +84,14 @@ async def score(request: Request) -> ScoreAnswer:
     return ScoreAnswer(results=results)
 
 
-async def _read_json(request: Request) -> tuple[list[RawEdit], list[str] | None]:
-    values = await read_object(request)
+async def _read_json(request: Request, max_items: int) -> tuple[list[RawEdit], list[str] | None]:
+    values = await read_object(request, max_items)
     if "items" in values:
-        many = validate(values, ScoreMany)
+        many = await validate(values, ScoreMany)
         items: list[Item] = many.items
         names = many.scorers
     else:
-        one = validate(values, ScoreOne)
+        one = await validate(values, ScoreOne)
         items = [one]
         names = one.scorers
     return [_raw(item) for item in items], names

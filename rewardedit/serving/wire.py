@@ -1,8 +1,12 @@
 """Requests and answers of the server's own protocol, as JSON."""
 
+from typing import Annotated, TypeVar
+
 from pydantic import BaseModel, ConfigDict, Field
 
 IMAGE = "PNG, JPEG or WebP in base64, without data: before it; PNG keeps every detail"
+Entries = TypeVar("Entries")
+FirstFault = Annotated[Entries, Field(fail_fast=True)]  # a list: its first faulty entry alone is an error
 
 
 class Item(BaseModel):
@@ -22,7 +26,7 @@ class Item(BaseModel):
 class ScoreOne(Item):
     """One edit, by some of the scorers."""
 
-    scorers: list[str] | None = Field(None, description="names of scorers; all if left out")
+    scorers: FirstFault[list[str]] | None = Field(None, description="names of scorers; all if left out")
 
 
 class ScoreMany(BaseModel):
@@ -30,8 +34,8 @@ class ScoreMany(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    items: list[Item] = Field(min_length=1)
-    scorers: list[str] | None = Field(None, description="names of scorers; all if left out")
+    items: FirstFault[list[Item]] = Field(min_length=1)
+    scorers: FirstFault[list[str]] | None = Field(None, description="names of scorers; all if left out")
 
 
 class ScoreForm(BaseModel):

@@ -129,11 +129,18 @@ class ProcessWorker:
     def _start(self) -> list[ScorerInfo]:
         self.close()
         context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
+        ours, theirs = context.Pipe()
         arguments = (theirs, self.scorers, self.batch_size, self.place)
-        self.process = context.Process(target=_score_for_pipe, args=arguments, daemon=True)
-        self.process.start()
-        theirs.close()  # so that the end of the process ends the pipe
+        process = context.Process(target=_score_for_pipe, args=arguments, daemon=True)
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()  # so that the end of the process ends the pipe
+        self.process = process
+        self.pipe = ours
         answer = self._receive()
         if isinstance(answer, Exception):
             raise answer

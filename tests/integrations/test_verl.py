@@ -90,3 +90,32 @@ def test_latents_and_overflows_get_no_score(source, tmp_path):
         call(tmp_path, torch.zeros(16, 4, 4))
     with pytest.raises(ValueError, match="1 of 1 edits have no score"):
         call(tmp_path, source * torch.nan)
+
+
+OWN = """
+import torch
+import rewardedit
+from rewardedit.batch import Scores
+from rewardedit.language.texts import note
+
+
+def cutting(batch):
+    note({text for text in batch.instruction if "long" in text}, 1, 77, "cutting")
+    return batch.edited.mean((1, 2, 3))
+
+
+class Own(rewardedit.Scorer):
+    def score(self, batch, prepared):
+        score = batch.edited.mean((1, 2, 3))
+        return Scores.make(score, {"score": score + 7, "odd": score * torch.nan})
+"""
+
+
+def test_all_rows_have_the_same_keys(source, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    black = torch.zeros_like(source)
+    total = {"l1": {"weight": 1.0}, f"{file}:cutting": {"weight": 1.0}}
+    rows = [call(tmp_path, black, ground_truth=text, scorer=total) for text in ("short", "a long one")]
+    assert [row.keys() for row in rows] == [{"score", *total}] * 2
+    assert call(tmp_path, black, scorer=f"{file}:Own") == {"score": 0}

@@ -3,12 +3,18 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from fastapi.testclient import TestClient
 
 from rewardedit.batch import PixelSample
+from rewardedit.serving.app import make_app
 from rewardedit.serving.batching import Batcher
+from rewardedit.serving.budget import Refusal
 from rewardedit.serving.metrics import Metrics
-from rewardedit.serving.scorer_set import Row, Score, ScorerInfo
+from rewardedit.serving.on_ray import Replica
+from rewardedit.serving.scorer_set import Row, Score, ScorerInfo, ScorerSet
+from rewardedit.serving.settings import ServeConfig
 from rewardedit.serving.workers import WorkerDied
+from tests.serving.helpers import L1, wait_until_ready
 
 
 class Counting:
@@ -96,5 +102,17 @@ def test_requests_end_when_the_last_worker_is_lost():
             await batcher.score(samples(["die"]), ["a"])
         with pytest.raises(WorkerDied):
             await work
+        with pytest.raises(Refusal, match="the scorers have failed"):
+            await asyncio.wait_for(batcher.score(samples(["1"]), ["a"]), 5)
 
     asyncio.run(go())
+
+
+def test_a_replica_of_ray_is_unhealthy_without_workers():
+    replica = Replica()
+    replica.app = make_app(ScorerSet(L1), ServeConfig())
+    with TestClient(replica.app, base_url="http://localhost") as client:
+        wait_until_ready(client)
+        replica.check_health()
+    with pytest.raises(RuntimeError, match="the scorers have failed"):
+        replica.check_health()

@@ -36,7 +36,13 @@ def test_a_foreign_host_is_refused(client, host, status):
 
 @pytest.mark.parametrize(
     ("origin", "status"),
-    [("http://localhost", 200), ("http://evil.example", 403), ("null", 403), ("http://localhost:9", 403)],
+    [
+        ("http://localhost", 200),
+        ("http://evil.example", 403),
+        ("null", 403),
+        ("http://localhost:9", 403),
+        ("http://[", 403),
+    ],
 )
 def test_a_foreign_origin_is_refused(client, origin, status):
     assert client.get("/health", headers={"Origin": origin}).status_code == status

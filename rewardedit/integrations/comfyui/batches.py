@@ -1,7 +1,12 @@
-"""Scores and heat maps of ComfyUI's images (b, h, w, 3) and masks (b, h, w), in [0, 1]."""
+"""Scores and heat maps of ComfyUI's images (b, h, w, 3) and masks (b, h, w), in [0, 1].
+
+ComfyUI runs nodes in torch's inference mode, whose tensors no gradient can pass: it is left here, so that a
+scorer that is loaded for a score can also draw a heat map.
+"""
 
 from functools import lru_cache
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -30,7 +35,7 @@ def sources_of(source: Float[Tensor, "_ _ _ 3"] | None, count: int) -> Float[Ten
     if source is None or len(source) not in (1, count):
         got = "none" if source is None else str(len(source))
         raise ValueError(f"source: expected one image, or one for each of {count} edits; got {got}")
-    return source.movedim(-1, 1).expand(count, -1, -1, -1)
+    return source.clone().movedim(-1, 1).expand(count, -1, -1, -1)
 
 
 def score(
@@ -46,9 +51,11 @@ def score(
         ValueError: if a source is missing, or an edit has no score.
     """
     count = len(edited)
-    rows = None if mask is None else [{"mask": one[None]} for one in mask.expand(count, -1, -1)]
-    sources = list(sources_of(source, count))
-    return rewards_of(reward(scorer)(sources, list(edited.movedim(-1, 1)), [instruction] * count, rows))
+    with torch.inference_mode(False):
+        rows = None if mask is None else [{"mask": one[None]} for one in mask.clone().expand(count, -1, -1)]
+        sources = list(sources_of(source, count))
+        edits = list(edited.clone().movedim(-1, 1))
+        return rewards_of(reward(scorer)(sources, edits, [instruction] * count, rows))
 
 
 def heat(
@@ -60,8 +67,9 @@ def heat(
     Raises:
         ValueError: if a source is missing, or the scorer has no gradient or needs a mask or captions.
     """
-    sources = sources_of(source, len(edited))
-    resized = resize(edited.movedim(-1, 1), (sources.shape[2], sources.shape[3]))
-    model = reward(scorer)
-    batch = EditBatch(sources, [instruction] * len(edited), resized).to(model.device)
-    return draw_heat(batch.edited, heat_map(model.scorer, batch)).movedim(1, -1).cpu()
+    with torch.inference_mode(False):
+        sources = sources_of(source, len(edited))
+        resized = resize(edited.clone().movedim(-1, 1), (sources.shape[2], sources.shape[3]))
+        model = reward(scorer)
+        batch = EditBatch(sources, [instruction] * len(edited), resized).to(model.device)
+        return draw_heat(batch.edited, heat_map(model.scorer, batch)).movedim(1, -1).cpu()

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 
 @dataclass
 class Input:
@@ -38,12 +40,16 @@ class ComfyNode:
 
     @classmethod
     def run(cls, **values: Any) -> tuple[Any, ...]:
-        """Calls `execute` as ComfyUI does: with the declared inputs by name, optional ones if connected."""
+        """Calls `execute` as ComfyUI does: with the declared inputs by name, optional ones if connected, in
+        torch's inference mode, as are the images that other nodes made.
+        """
         schema = cls.define_schema()
         names = {one.id for one in schema.inputs}
         needed = {one.id for one in schema.inputs if not one.optional}
         assert needed <= set(values) <= names
-        found = cls.execute(**values)
+        with torch.inference_mode():
+            made = {name: v.clone() if isinstance(v, torch.Tensor) else v for name, v in values.items()}
+            found = cls.execute(**made)
         assert isinstance(found, NodeOutput)
         assert len(found.args) == len(schema.outputs)
         return found.args
