@@ -37,6 +37,8 @@ def test_table_of_pictures_gives_all_tables(table: Path, tmp_path: Path, capsys:
         "Before attacks",
         "Rise of the score",
         "Failed edits that pass for good ones",
+        "The same edits before the attack",
+        "Change of the share that passes",
         "Transfer of gradient steps within 2/255",
         "Transfer of gradient steps within 8/255",
     ]
