@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from rewardedit.shapes.bench.settings import COPY, ShapesBench, short_name
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.vocabulary import SIZE, WORLD_VERSION
 from rewardedit.stages.stage import stage
-from rewardedit.untrusted import read_json_file
+from rewardedit.untrusted import file_name, read_json_file
 
 MILLISECONDS = "ms an edit"
 # shares of failed edits that pass: a column of a table of attacks, by its title here
@@ -119,15 +120,16 @@ def judged_edits(bench: ShapesBench, edits: Edits, world: World, images: Mapping
 def time_scorers(
     out: AnyPath, uses: Mapping[str, ScorerUse], rows: BenchRows, n: int, made_of: Any
 ) -> dict[str, float]:
-    """Milliseconds that each scorer takes for one of n edits in a batch, the better of two runs."""
-    names = list(uses)
+    """Milliseconds that each scorer takes for one of n edits in a batch, the better of two runs; each a stage
+    of its own, which another scorer leaves as it is.
+    """
     samples = [rows[i] for i in range(min(n, len(rows)))]
     source = torch.stack([sample.source for sample in samples])
     edited = torch.stack([sample.edited for sample in samples])
     texts = [sample.instruction for sample in samples]
 
-    def make(number: int, path: Path) -> None:
-        loaded = uses[names[number]].by_name()
+    def make(use: ScorerUse, number: int, path: Path) -> None:
+        loaded = use.by_name()
         batch = EditBatch(source, texts, edited).to(devices.default_device())
         seconds = []
         for _ in range(2):
@@ -136,9 +138,12 @@ def time_scorers(
             seconds.append(time.perf_counter() - start)
         write_json(path, 1000 * min(seconds) / len(samples))
 
-    settings = {"edits": made_of, "timed": n, "uses": {name: use.made_of for name, use in uses.items()}}
-    paths = stage(out / "times", settings, make, len(names), "times-{:05d}.json")
-    return {name: read_json_file(path) for name, path in zip(names, paths, strict=True)}
+    times = {}
+    for name, use in uses.items():
+        settings = {"edits": made_of, "timed": n, "use": use.made_of}
+        (path,) = stage(out / "times" / file_name(name), settings, partial(make, use), 1, "times-{:05d}.json")
+        times[name] = read_json_file(path)
+    return times
 
 
 def _lines(
