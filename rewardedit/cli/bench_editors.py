@@ -147,7 +147,12 @@ def open_edits(
     inputs: dict[str, Any] = {}
     for editor, word in editors.items():
         folder = word if is_folder_of_edits(word) else str(out / EDITS / editor)
-        inputs[editor] = {"editor": word, "input": {"path": folder}, "requests": {"path": str(out / TABLE)}}
+        inputs[editor] = {
+            "editor": word,
+            "input": {"path": folder},
+            "requests": {"path": str(out / TABLE)},
+            "sources": {"path": str(sources)},
+        }
         if is_folder_of_edits(word):
             rows[editor] = EditedFolders([folder], str(sources), out / TABLE)
             continue

@@ -210,13 +210,14 @@ def _folder(name: str | None) -> Iterator[Path]:
 def guard(
     records: list[dict[str, Any]], baseline: list[Any], max_drop: float, max_drops: dict[str, float]
 ) -> int:
-    """Prints each mean's change from the baseline; returns 1 if one fell by more than allowed, else 0.
+    """Prints each mean's change from the baseline, and the baseline's scorers that are not compared; returns
+    1 if one fell by more than allowed, else 0.
 
     Raises:
-        ValueError: if a scorer that `--max-drop` names is not there, or nothing can be compared.
+        ValueError: if a scorer that `--max-drop` names is not there, or as `changes`.
     """
     from rewardedit.evaluation.editor_words import interval
-    from rewardedit.evaluation.score_guard import changes
+    from rewardedit.evaluation.score_guard import changes, not_compared
     from rewardedit.reports.plain_names import decimals, signed
 
     found = changes(records, baseline, max_drop, max_drops)
@@ -231,4 +232,6 @@ def guard(
         )
         failed += bool(change.failure)
         print(f"{'FAILED' if change.failure else 'ok'}  {line}{change.failure and f'; {change.failure}'}")
+    if left := not_compared(records, baseline):
+        print(f"not compared: {', '.join(left)}, scorers of the baseline by which there are no scores now")
     return 1 if failed else 0

@@ -1,15 +1,16 @@
 """Digests of the local files and folders that settings name, to detect results of other inputs."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 from rewardedit.config import to_dict
-from rewardedit.data.table import table_in
+from rewardedit.data.table import read_records, table_in
 from rewardedit.models import resolve_model
-from rewardedit.untrusted import IMAGE_SUFFIXES
+from rewardedit.untrusted import IMAGE_SUFFIXES, file_inside, read_json_file
 
 WRITTEN = "parser_cache"  # a setting whose file the run writes
 PICTURES = frozenset(chain.from_iterable(IMAGE_SUFFIXES.values()))
@@ -22,7 +23,8 @@ def file_digests(settings: Any, result: Any = None) -> dict[str, str]:
     text under `path`, or one with a slash or a dot in it.
 
     In a folder with a table only the table counts, in a run's folder its result, and in others everything
-    except hidden files.
+    except hidden files. With a table, or a JSON file, count the pictures that its rows name, relative to its
+    folder or to one that settings name under `root`.
 
     Args:
         result: path of the output that is made of the inputs; it is not an input, wherever it lies.
@@ -30,23 +32,29 @@ def file_digests(settings: Any, result: Any = None) -> dict[str, str]:
     digests = {}
     ends = [] if result is None else ["", ".parts", ".made_of.json"]
     results = [Path(f"{result}{end}").resolve() for end in ends]
-    for text in sorted(set(_names(to_dict(settings)))):
+    named = set(_texts(to_dict(settings)))
+    roots = sorted(Path(text) for key, text in named if key == "root")
+    for text in sorted({text for key, text in named if _may_be_file(key, text)}):
         if _exists(text):
-            digests[text] = _digest(Path(resolve_model(text)), results)
+            digests[text] = _digest(Path(resolve_model(text)), results, roots)
     return digests
 
 
-def _names(settings: Any, key: str = "") -> Iterator[str]:
-    if isinstance(settings, str):
-        if key == "path" or ((("/" in settings) or "." in settings) and Path(settings).name):
-            yield settings
-    elif isinstance(settings, Mapping):
-        for name, value in settings.items():
+def _texts(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """All texts in settings or in records, each with the name that it stands under."""
+    if isinstance(values, str):
+        yield key, values
+    elif isinstance(values, Mapping):
+        for name, value in values.items():
             if name != WRITTEN:
-                yield from _names(value, name)
-    elif isinstance(settings, list | tuple):
-        for value in settings:
-            yield from _names(value, key)
+                yield from _texts(value, name)
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _texts(value, key)
+
+
+def _may_be_file(key: str, text: str) -> bool:
+    return key == "path" or (("/" in text or "." in text) and bool(Path(text).name))
 
 
 def _exists(text: str) -> bool:
@@ -64,19 +72,39 @@ def _files(path: Path, results: list[Path]) -> Iterator[Path]:
             yield file
 
 
-def _digest(path: Path, results: list[Path]) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents: for large files only blocks
-    throughout them, for pictures in a folder no contents. Modification times do not count: a file may have
-    been copied.
+def _digest(path: Path, results: list[Path], roots: Sequence[Path] = ()) -> str:
+    """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents, for large files only blocks
+    throughout them. Modification times do not count: a file may have been copied.
     """
     found = hashlib.sha256()
     path = table_in(path) or path
-    for file in _files(path, results) if path.is_dir() else [path]:
+    if path.is_dir():
+        files = {str(file.relative_to(path)): file for file in _files(path, results)}
+    else:
+        files = {".": path, **_pictures(path, [path.parent, *roots])}
+
+    for name, file in files.items():
         size = file.stat().st_size
-        found.update(f"{file.relative_to(path)} {size}\0".encode(errors="surrogateescape"))
-        if file == path or file.suffix.lower() not in PICTURES:
-            with file.open("rb") as content:
-                for first in range(0, size, max(BLOCK, size // BLOCKS)):
-                    content.seek(first)
-                    found.update(content.read(BLOCK))
+        found.update(f"{name} {size}\0".encode(errors="surrogateescape"))
+        with file.open("rb") as content:
+            for first in range(0, size, max(BLOCK, size // BLOCKS)):
+                content.seek(first)
+                found.update(content.read(BLOCK))
     return found.hexdigest()[:12]
+
+
+def _pictures(file: Path, folders: Sequence[Path]) -> dict[str, Path]:
+    """The pictures in these folders that a table's rows or a JSON file name, by these names; a file of
+    another kind names none.
+    """
+    try:
+        records = read_json_file(file) if file.suffix.lower() == ".json" else read_records(file)
+    except ValueError:
+        return {}
+
+    pictures = {}
+    for folder, name in product(folders, sorted({text for _, text in _texts(records)})):
+        if Path(name).suffix.lower() in PICTURES:
+            with suppress(ValueError, FileNotFoundError):  # a row that cannot be read has no score
+                pictures[name] = file_inside(folder, name)
+    return pictures

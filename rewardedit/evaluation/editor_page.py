@@ -44,14 +44,19 @@ def _headline(found: EditorComparison) -> Headline:
         return Headline(f"{best} by {scorer_name(scorer).name}", first, notes=others)
     pair = one.pair(*one.ranked[:2])
     title = f"No clear difference between {pair.a} and {pair.b}"
-    if pair.clear > 0:
+    tone = ""
+    if one.better_than_first:
+        others_ahead = " and ".join(one.better_than_first)
+        title = f"{best} is rated highest, but worse than {others_ahead} where both have a score"
+    elif pair.clear > 0:
         title = f"{best} is best" if len(one.ranked) > 2 else f"{best} is better than {pair.b}"
+        tone = "better"
     counts = {
         f"wins of {pair.a}": pair.wins,
         "ties": pair.ties,
         f"wins of {pair.b}": pair.losses,
     }
-    return Headline(title, first, "better" if pair.clear > 0 else "", counts, others)
+    return Headline(title, first, tone, counts, others)
 
 
 def _panels(found: EditorComparison) -> list[Intervals]:

@@ -33,18 +33,28 @@ def verdict(one: ByScorer) -> str:
     digits = digits_of(one)
     if not others:
         return f"the mean of {best} is {interval(one.standings[best].mean, digits)}."
+
     better = []
     equal = []
+    contrary = []
     for other in others:
         pair = one.pair(best, other)
-        if pair.clear > 0:
+        if pair.clear < 0:
+            turned = by_how_much(one.pair(other, best), digits)
+            contrary.append(f"{other} is better than {best} by {turned}")
+        elif pair.clear > 0:
             better.append(f"{other} by {by_how_much(pair, digits)}")
         else:
             equal.append(f"{other} ({by_how_much(pair, digits)})")
+
+    unclear = f"no difference can be told to {_listed(equal)}" if equal else ""
+    if contrary:
+        said = [f"{best} is rated highest, but where both have a score, {_listed(contrary)}"]
+        said += [f"it is better than {_listed(better)}"] if better else []
+        return f"{'; '.join([*said, *filter(None, [unclear])])}."
     if not better:
-        return f"{best} is rated highest, but no difference can be told to {_listed(equal)}."
-    unclear = f"; no difference can be told to {_listed(equal)}" if equal else ""
-    return f"{best} is better than {_listed(better)}{unclear}."
+        return f"{best} is rated highest, but {unclear}."
+    return f"{'; '.join(filter(None, [f'{best} is better than {_listed(better)}', unclear]))}."
 
 
 def by_how_much(pair: Pair, digits: int) -> str:

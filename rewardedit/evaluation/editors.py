@@ -100,6 +100,14 @@ class ByScorer:
             values[name] = known.value
         return sorted(values, key=lambda name: (np.isnan(values[name]), -values[name]))
 
+    @property
+    def better_than_first(self) -> list[str]:
+        """Editors that are better than the highest one where both have a score; means are over the requests
+        for which all have one, and may say the opposite.
+        """
+        first, *others = self.ranked
+        return [name for name in others if self.pair(first, name).clear < 0]
+
     def pair(self, a: str, b: str, kind: str | None = None) -> Pair:
         """The comparison a − b, in whichever order it was made."""
         for pair in self.pairs if kind is None else self.kinds[kind]:

@@ -47,8 +47,8 @@ def changes(
     max_drops: Mapping[str, float] | None = None,
     seed: int = 0,
 ) -> list[Change]:
-    """The changes of all editors and scorers that both have; a single editor on both sides is the same one,
-    whatever its name.
+    """The changes of all editors of the baseline by the scorers that both have (see `not_compared`); a single
+    editor on both sides is the same one, whatever its name.
 
     A mean fell by more than allowed if the change lies below −max_drop with its whole 95 % interval over
     source images; of several editors and scorers, after Holm's correction of the p-values.
@@ -58,7 +58,8 @@ def changes(
         max_drops: those of single scorers, by name.
 
     Raises:
-        ValueError: if there is no editor, scorer or request that both have.
+        ValueError: if there is no editor, scorer or request that both have, or an editor of the baseline is
+            missing.
     """
     own = _values(now)
     earlier = _values(baseline)
@@ -69,12 +70,25 @@ def changes(
             f"--against: expected scores of the same editors and scorers; got {_named(earlier)} in the "
             f"baseline and {_named(own)} now"
         )
+    scorers = {scorer for scorer, _ in own}
+    missing = {key: scores for key, scores in earlier.items() if key[0] in scorers and key not in own}
+    if missing:
+        raise ValueError(
+            f"--against: expected scores of all editors of the baseline; got none of {_named(missing)}; add "
+            "their edits, or make the baseline anew"
+        )
     found = []
     for scorer, editor in both:
         allowed = (max_drops or {}).get(scorer, max_drop)
         found.append(_change(scorer, editor, own[scorer, editor], earlier[scorer, editor], allowed, seed))
     corrected = holm([change.p for change in found])
     return [replace(change, p=p) for change, p in zip(found, corrected, strict=True)]
+
+
+def not_compared(now: Iterable[Record], baseline: Iterable[Record]) -> list[str]:
+    """The baseline's scorers by which there is no score now."""
+    scorers = {record["scorer"] for record in now}
+    return [name for name in dict.fromkeys(record["scorer"] for record in baseline) if name not in scorers]
 
 
 def _values(records: Iterable[Record]) -> Values:

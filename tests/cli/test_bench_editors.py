@@ -74,6 +74,17 @@ def test_folders_are_compared_in_the_papers_tables(imagenhub, capsys):
     }
 
 
+def test_changed_source_is_not_taken_for_the_scored_one(imagenhub, capsys):
+    assert bench("dark", "darker", scorers=("l1",)) == 0
+    table = pq.read_table(imagenhub / "hub/filtered-00000.parquet")
+    rows = table.to_pylist()
+    rows[0]["source_img"] = png(Image.new("RGB", (40, 32)))
+    pq.write_table(pa.Table.from_pylist(rows), imagenhub / "hub/filtered-00000.parquet")
+    capsys.readouterr()
+    assert bench("dark", "darker", scorers=("l1",)) == 2
+    assert "files.out/sources" in capsys.readouterr().err
+
+
 def test_a_model_makes_its_edits_once(imagenhub, tiny_editor, capsys):
     shutil.copytree(tiny_editor, imagenhub / "editor")
     save_settings(imagenhub / "editor", SamplingConfig(num_inference_steps=1))

@@ -37,6 +37,8 @@ def test_table_of_pictures_gives_all_tables(table: Path, tmp_path: Path, capsys:
         "Before attacks",
         "Rise of the score",
         "Failed edits that pass for good ones",
+        "The same edits before the attack",
+        "Change of the share that passes",
         "Transfer of gradient steps within 2/255",
         "Transfer of gradient steps within 8/255",
     ]
@@ -44,6 +46,14 @@ def test_table_of_pictures_gives_all_tables(table: Path, tmp_path: Path, capsys:
     assert [row["name"] for row in found["tables"][2]["rows"]] == names
     assert found["made_of"]["settings"]["attack"]["steps"] == 2
     assert (out / "bench.html").is_file()
+
+
+def test_changed_picture_is_not_taken_for_the_scored_one(table: Path, tmp_path: Path, capsys):
+    words = [str(table), "attack.attacks=[blur]", "attack.bounds=[]", "--scorer", "l1", "--out"]
+    assert main(["bench", "robustness", *words, str(tmp_path / "out")]) == 0
+    to_pil(torch.zeros(3, 32, 24)).save(tmp_path / "edited2.png")
+    assert main(["bench", "robustness", *words, str(tmp_path / "out")]) == 2
+    assert re.search(r"files\..*edits\.csv: \"\w+\" there", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(

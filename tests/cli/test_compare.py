@@ -138,6 +138,14 @@ def test_the_guard_exits_with_one_on_a_drop(folders, capsys):
     assert "no scores by ssim in both" in capsys.readouterr().err
 
 
+def test_scorers_of_the_baseline_without_scores_are_named(folders, capsys):
+    asked = ("--sources", "S", "--instructions", "asked.csv")
+    assert main(["compare", "B", *asked, "--scorer", "l1", "ssim", "--out", "base"]) == 0
+    capsys.readouterr()
+    assert compare("B", "--against", "base/scores.parquet") == 0
+    assert "not compared: ssim, scorers of the baseline" in capsys.readouterr().out
+
+
 def test_scores_by_another_scorer_are_no_baseline(folders, capsys):
     assert compare("B", "--out", "base") == 0
     assert compare("B", "--size", "16", "--against", "base/scores.parquet") == 2

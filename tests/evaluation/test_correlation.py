@@ -151,6 +151,24 @@ def test_a_perfect_group_decides_the_average():
     assert fisher_mean([1.0, 0.2], "viescore") == pytest.approx(np.tanh(0.6))
 
 
+def test_a_group_perfect_in_resamples_alone_leaves_the_average():
+    """Of five items of a group few distinct ones may be drawn, in order."""
+    scores, ratings = rated(200)
+    a = np.concatenate([FIVE[0], scores])
+    b = np.concatenate([FIVE[1], ratings])
+    group = ["few"] * 5 + ["many"] * 200
+    found = correlation_by_group(a, b, group, resamples=200)
+    assert found.groups["few"].ci95[1] == pytest.approx(1)
+    assert found.average.ci95[1] < 0.99
+    assert "|ρ| = 1 left out in " in found.average.reason
+    change = difference_by_group(a, np.concatenate([FIVE[1], -scores]), b, group, resamples=200)
+    assert np.abs(change.ci95).max() < 1.99
+    whole = correlation_by_group(
+        [1, 2, 3, *scores], [1, 2, 3, *ratings], ["x"] * 3 + ["y"] * 200, resamples=20
+    )
+    assert (whole.average.value, whole.average.reason) == (1, "")
+
+
 def test_the_average_s_interval_draws_a_source_with_the_edits_of_all_groups():
     """Of two groups with the same values the average is that of one, in every resample."""
     scores, ratings = rated(40)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rewardedit.evaluation.editor_page import _headline
 from rewardedit.evaluation.editor_words import sentences, table, text_table
 from rewardedit.evaluation.editors import EditorScores, compare_editors
 
@@ -27,6 +28,22 @@ def test_better_on_one_kind_and_worse_on_another():
     assert "B is better than A on 'add' edits by +0.5" in line
     assert "A is better than B on 'remove' edits by +0.1" in line
     assert "No difference between B and A can be told on 'style'." in line
+
+
+def test_higher_mean_and_yet_worse_is_said():
+    """A is better on the ten requests that C has a score of, worse on the fifty others."""
+    a = np.random.default_rng(0).normal(size=60) / 10
+    b = a + np.where(np.arange(60) < 10, -0.2, 0.5)
+    c = np.where(np.arange(60) < 10, a - 1, NONE)
+    made = np.ones((60, 3), dtype=bool)
+    found = compare_editors(EditorScores(list("ABC"), {"s": np.stack([a, b, c], 1)}, made, list(range(60))))
+    (line,) = sentences(found)
+    assert "A is rated highest, but where both have a score, B is better than A by +0.383 [" in line
+    assert "wins 83 % of 60 requests" in line
+    assert "; it is better than C by +1.000 " in line
+    headline = _headline(found)
+    assert headline.verdict == "A is rated highest, but worse than B where both have a score"
+    assert headline.tone == ""
 
 
 def test_no_difference_and_what_was_left_out():

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rewardedit.evaluation.score_guard import changes, read_baseline
+from rewardedit.evaluation.score_guard import changes, not_compared, read_baseline
 from rewardedit.scoring import write_records
 
 SOURCES = 60
@@ -87,6 +87,16 @@ def test_a_single_editor_is_the_same_whatever_its_name():
     two = [*records(earlier, "old"), *records(earlier, "older")]
     with pytest.raises(ValueError, match="old by s, older by s in the baseline and new by s now"):
         changes(records(later, "new"), two, 0.0)
+
+
+def test_missing_editor_is_refused_and_missing_scorer_named():
+    earlier, later = noisy(np.random.default_rng(5))
+    two = [*records(earlier, "a"), *records(earlier, "b"), *records(earlier, "a", "t")]
+    with pytest.raises(ValueError, match="all editors of the baseline; got none of b by s;"):
+        changes(records(later, "a"), two, 0.0)
+    now = [*records(later, "a"), *records(later, "b"), *records(later, "new")]
+    assert [(one.scorer, one.editor) for one in changes(now, two, 0.0)] == [("s", "a"), ("s", "b")]
+    assert not_compared(now, two) == ["t"]
 
 
 def test_a_baseline_of_other_images_is_refused():

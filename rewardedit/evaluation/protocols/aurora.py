@@ -52,7 +52,8 @@ PUBLISHED = {
 class AuroraEdit:
     """An edited image of the benchmark."""
 
-    id: str  # its name
+    id: str
+    image: str  # its name in the folder
     input: str
     instruction: str
     task: str
@@ -156,7 +157,7 @@ def _edit(number: int, record: Mapping[str, Any]) -> AuroraEdit:
     score = record.get("score")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= TOP:
         raise ValueError(f"score: expected 0 to {TOP:g}; got {score!r}")
-    return AuroraEdit(*texts, float(score))
+    return AuroraEdit(texts[0], *texts, float(score))
 
 
 def _sample(folder: Path, edits: Sequence[AuroraEdit], index: int) -> EditSample:
@@ -165,6 +166,6 @@ def _sample(folder: Path, edits: Sequence[AuroraEdit], index: int) -> EditSample
         id=edit.id,
         source=load_pil(find_image(folder, edit.input)),
         instruction=edit.instruction,
-        edited=load_pil(find_image(folder, edit.id)),
+        edited=load_pil(find_image(folder, edit.image)),
         edit_type=edit.task,
     )

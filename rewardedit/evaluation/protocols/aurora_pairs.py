@@ -1,12 +1,12 @@
 """AURORA-Bench, pair-wise: which of two edits people prefer, or a tie.
 
 The file is human_ratings_pairwise.json beside the point-wise one (see `aurora`): input, gens, prompt, models,
-winner (one of the models, or tie), task. Items are edited images by their names in the file; pairs are called
-by their number from 0.
+winner (one of the models, or tie), task. Items are edited images by their names in the file; for the second
+prompt that an image is shown with, NAME#2, and so on. Pairs are called by their number from 0.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,13 @@ class AuroraPairwise(Benchmark):
         file = find_file(path, edits, FILE)
         self.folder = file.parent
         found, self.notes = read_all(read_ratings(file), _pair, file.name)
-        self.pairs = [one.pair for one in found]
+        self.pairs: list[Pair] = []
         distinct: dict[str, AuroraEdit] = {}
+        prompts: dict[str, list[str]] = {}  # of each image
         for one in found:
-            distinct |= {edit.id: edit for edit in one.edits}
+            left, right = (_numbered(edit, prompts) for edit in one.edits)
+            distinct |= {left.id: left, right.id: right}
+            self.pairs.append(replace(one.pair, left=left.id, right=right.id))
         self.edits = list(distinct.values())
 
     def rows(self) -> Items:
@@ -101,8 +104,19 @@ def _pair(number: int, record: Mapping[str, Any]) -> AuroraPair:
     votes = {models[0]: A, models[1]: B, "tie": TIE}
     if winner not in votes:
         raise ValueError(f"winner: expected one of the models, or tie; got {winner!r}")
-    edits = [AuroraEdit(gen, source, prompt, task, model) for gen, model in zip(gens, models, strict=True)]
+    edits = []
+    for gen, model in zip(gens, models, strict=True):
+        edits.append(AuroraEdit(gen, gen, source, prompt, task, model))
     return AuroraPair(Pair(str(number), gens[0], gens[1], votes[winner], source), (edits[0], edits[1]))
+
+
+def _numbered(edit: AuroraEdit, prompts: dict[str, list[str]]) -> AuroraEdit:
+    """The edit with an id of its own for each prompt that its image is shown with; adds to the prompts."""
+    seen = prompts.setdefault(edit.image, [])
+    if edit.instruction not in seen:
+        seen.append(edit.instruction)
+    number = seen.index(edit.instruction) + 1
+    return edit if number == 1 else replace(edit, id=f"{edit.image}#{number}")
 
 
 def _adiee(a: Any, b: Any) -> np.ndarray:

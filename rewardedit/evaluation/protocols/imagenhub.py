@@ -4,7 +4,8 @@ with people within each editor's edits, averaged over editors by Fisher's z.
 Ratings are files of the repository TIGER-AI-Lab/ImagenHub, Text-Guided_IE_rater1.tsv to 3: uid, and a column
 for each editor with "[SC, PQ]", each 0, 0.5 or 1. An edit's rating is the mean over raters of √(SC · PQ).
 Sources, instructions and targets are "ImagenHub/Text_Guided_Image_Editing" on the hub, split filtered; edits
-are folders of images by their uid. Items are EDITOR/uid.
+are folders of images by their uid. Items are EDITOR/uid. Intervals are over the photographs: several turns of
+one have uids of their own.
 
 The paper names eight editors; the files hold nine, of which Imagic is rated 0 throughout, so that its
 correlation is undefined.
@@ -18,7 +19,7 @@ from typing import Any
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image
 from rewardedit.evaluation.protocols.files import BenchTable
-from rewardedit.evaluation.protocols.imagenhub_ratings import HumanRatings
+from rewardedit.evaluation.protocols.imagenhub_ratings import HumanRatings, image_of, uid_of
 from rewardedit.evaluation.protocols.pairs import shortfall
 from rewardedit.evaluation.protocols.pointwise import Rated, Scored, by_group, cells_of
 from rewardedit.evaluation.protocols.protocol import (
@@ -68,7 +69,7 @@ class ImagenHub(Benchmark):
     about = About(
         title="ImagenHub, text-guided editing",
         paper="Ku et al. 2024, arXiv 2310.01596; protocol of VIEScore, arXiv 2312.14867",
-        size="179 sources by 9 editors, three raters",
+        size="179 edits of 116 photographs by 9 editors, three raters",
         licence="ratings MIT, images CC BY 4.0",
         data="ratings: github.com/TIGER-AI-Lab/ImagenHub, eval/human_ratings (PATH)",
         download=f"sources: {IMAGES}; edited images: folders of your own (--edits)",
@@ -154,7 +155,8 @@ class ImagenHub(Benchmark):
         cells = {}
         for editor in self.people.editors:
             per_item = [item.rating for item in self.items if item.group == editor]
-            cells[editor] = Cell.of(clustered_mean(per_item, self.people.uids))
+            photographs = list(map(image_of, self.people.uids))
+            cells[editor] = Cell.of(clustered_mean(per_item, photographs))
         columns = [Column(editor, digits=3) for editor in self.people.editors]
         title = "People's mean overall rating, √(SC · PQ)"
         return Table(title, columns, [Line("three raters", cells, "people")])
@@ -173,14 +175,15 @@ def _sample(
     index: int,
 ) -> EditSample:
     item = items[index]
-    if item.source not in number:
-        raise ValueError(f"{item.source}: no row of the sources has this uid")
-    row = table.at(number[item.source])
+    uid = uid_of(item)
+    if uid not in number:
+        raise ValueError(f"{uid}: no row of the sources has this uid")
+    row = table.at(number[uid])
     return EditSample(
         id=item.id,
         source=row["source_img"],
         instruction=row["instruction"],
-        edited=load_pil(find_image(edits[item.group], item.source)),
+        edited=load_pil(find_image(edits[item.group], uid)),
         target=row["target_img"],
         source_caption=row["source_global_caption"],
         target_caption=row["target_global_caption"],

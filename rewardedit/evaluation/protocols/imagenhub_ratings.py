@@ -1,5 +1,6 @@
 """ImagenHub's files of ratings: one a rater, with a column "[SC, PQ]" for each editor."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,8 +65,20 @@ class HumanRatings:
             for u, uid in enumerate(self.uids):
                 own = self.values[e, u]
                 mean = float(np.nanmean(own)) if np.isfinite(own).any() else float("nan")
-                found.append(Rated(f"{editor}/{uid}", mean, editor, uid))
+                found.append(Rated(f"{editor}/{uid}", mean, editor, image_of(uid)))
         return found
+
+
+def uid_of(item: Rated) -> str:
+    """The uid in an item's id."""
+    return item.id.removeprefix(f"{item.group}/")
+
+
+def image_of(uid: str) -> str:
+    """The photograph of a uid, sample_IMAGE_TURN.jpg, without its turn; the edits of one are no independent
+    items.
+    """
+    return re.sub(r"_\d+(\.\w+)?$", "", uid)
 
 
 def overall(cell: Any) -> float:

@@ -1,7 +1,8 @@
 """Benchmarks of pairs: two edits of one source, and which of them people prefer."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from rewardedit.evaluation.decisions import (
     Rule,
     Ways,
     accuracy,
+    adiee,
     as_ways,
     baselines,
     decide_out_of_fold,
@@ -96,7 +98,7 @@ def pair_table(
         lines.append(Line(scorer, cells))
         remarks += constant_note(scorer, found)
         remarks += shortfall(scores, scorer, ids)
-    stored, more = stored_lines(pairs, scores, ways, rule or strict, options)
+    stored, more = stored_lines(pairs, scores, ways, rule, options)
     lines += [*stored, *baseline_lines(pairs, ways), *others]
     columns = [Column(name, percent=True, digits=2) for name in ways]
     return Table("Accuracy: decisions that are people's", columns, lines, [*remarks, *more])
@@ -132,9 +134,11 @@ def baseline_lines(pairs: Sequence[Pair], ways: dict[str, Ways]) -> list[Line]:
 
 
 def stored_lines(
-    pairs: Sequence[Pair], scores: ItemScores, ways: dict[str, Ways], rule: Rule, options: Options
+    pairs: Sequence[Pair], scores: ItemScores, ways: dict[str, Ways], rule: Rule | None, options: Options
 ) -> tuple[list[Line], list[str]]:
-    """Rows of the decisions that a file of scores stores, and notes on those that its scores do not give."""
+    """Rows of the decisions that a file of scores stores, and notes on those that its scores give neither by
+    the rule nor, without one, by any of `published_rules`.
+    """
     lines = []
     notes = []
     for scorer, decisions in scores.decisions.items():
@@ -148,24 +152,45 @@ def stored_lines(
         for column, count in ways.items():
             cells[column] = Cell.of(accuracy(stored, as_ways(votes, count), count, sources, options.seed))
         lines.append(Line(f"{scorer}: stored decisions", cells, "published", "file of scores"))
-        notes += _misdecided(scorer, kept, stored, scores, rule)
+        if scorer not in scores.values:
+            notes.append(f"{scorer}: decisions without scores cannot be checked")
+            continue
+        found = PairScores.of(kept, scores, scorer)
+        rules = {"that of --compat": rule} if rule else published_rules(found, max(ways.values()))
+        notes.append(_misdecided(scorer, found, decisions, rules))
     return lines, notes
 
 
+def published_rules(found: PairScores, ways: Ways) -> dict[str, Rule]:
+    """Rules by which stored decisions may have been made, by what a note calls them."""
+    rules: dict[str, Rule] = {"the higher score wins, else a tie": strict}
+    known = np.concatenate([found.a, found.b])
+    known = known[np.isfinite(known)]
+    if len(known) and known.min() >= 0 and known.max() <= 10:
+        rules["ADIEE's for scores from 0 to 10"] = partial(adiee, ways=4 if ways == 4 else 3)
+    return rules
+
+
 def _misdecided(
-    scorer: str, pairs: Sequence[Pair], stored: Sequence[str], scores: ItemScores, rule: Rule
-) -> list[str]:
-    """A note on stored decisions that the stored scores do not give."""
-    if scorer not in scores.values:
-        return [f"{scorer}: decisions without scores cannot be checked"]
-    found = PairScores.of(pairs, scores, scorer)
-    by_id = dict(zip((pair.id for pair in pairs), stored, strict=True))
+    scorer: str, found: PairScores, decisions: Mapping[str, str], rules: Mapping[str, Rule]
+) -> str:
+    """A note on stored decisions that the stored scores give by none of the rules."""
     ids = [pair.id for pair in found.pairs]
-    wrong = misdecided(ids, [by_id[name] for name in ids], found.a, found.b, rule)
+    stored = [decisions[name] for name in ids]
+    by_rule: list[dict[Hashable, str]] = []
+    for rule in rules.values():
+        by_rule.append({one.id: one.by_rule for one in misdecided(ids, stored, found.a, found.b, rule)})
+
+    wrong = [name for name in ids if all(name in one for one in by_rule)]
+    checked = f"; by the rule: {', or '.join(rules)}"
     if not wrong:
-        return [f"{scorer}: all {len(ids)} stored decisions follow from the stored scores"]
-    some = ", ".join(f"{one.id} ({one.stored}; by rule {one.by_rule})" for one in wrong[:NAMED])
-    return [f"{scorer}: {len(wrong)} of {len(ids)} stored decisions do not follow from its scores: {some}"]
+        return f"{scorer}: all {len(ids)} stored decisions follow from the stored scores{checked}"
+    some = []
+    for name in wrong[:NAMED]:
+        instead = " or ".join(dict.fromkeys(one[name] for one in by_rule))
+        some.append(f"{name} ({decisions[name]}; by rule {instead})")
+    said = f"{len(wrong)} of {len(ids)} stored decisions do not follow from its scores"
+    return f"{scorer}: {said}: {', '.join(some)}{checked}"
 
 
 def shortfall(scores: ItemScores, scorer: str, ids: Sequence[str]) -> list[str]:

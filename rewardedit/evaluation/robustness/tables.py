@@ -10,7 +10,10 @@ from rewardedit.evaluation.robustness.measure import AttackScores, RobustnessCon
 from rewardedit.evaluation.robustness.rows import UNCHANGED, JudgedEdits
 from rewardedit.evaluation.statistics import Comparison, clustered_mean
 
-PASSING = "Failed edits that pass for good ones"  # title of the table of shares before and after
+# titles of the tables of shares
+PASSING = "Failed edits that pass for good ones"
+BEFORE = "The same edits before the attack"
+CHANGE = "Change of the share that passes"
 IMPROVED = 0.5  # an attacked edit that the exact rating puts this much higher is left out
 
 Effects = dict[str, dict[str, Effect | None]]  # by attack and scorer; None if too few edits are left
@@ -30,7 +33,7 @@ def make_tables(scores: AttackScores, edits: JudgedEdits, config: RobustnessConf
     tables = [
         baseline_table(baselines, config),
         rise_table(baselines, effects, own, config),
-        passing_table(baselines, effects, own, config),
+        *passing_tables(baselines, effects, own, config),
     ]
     for bound in config.bounds if scores.stepped else ():
         tables.append(transfer_table(list(scores.stepped), list(baselines), effects, bound))
@@ -140,22 +143,32 @@ def rise_table(
     return Table("Rise of the score", columns, rows, [note])
 
 
-def passing_table(
+def passing_tables(
     baselines: Mapping[str, Baseline],
     effects: Effects,
     own: Mapping[tuple[str, int], Effect | None],
     config: RobustnessConfig,
-) -> Table:
-    """Failed edits that pass for good ones, before and after."""
-    columns = [Column(name, True, 1) for name in ("before", *_columns(config))]
-    rows = []
-    for name, one in baselines.items():
-        cells = {"before": Cell.of(one.failed)}
+) -> list[Table]:
+    """Failed edits that pass for good ones: after each attack, before it, and the change."""
+    rows: dict[str, list[Line]] = {PASSING: [], BEFORE: [], CHANGE: []}
+    for name in baselines:
+        cells: dict[str, dict[str, Cell]] = {title: {} for title in rows}
         for column, effect in _effects_of(name, effects, own, config).items():
-            cells[column] = Cell() if effect is None else Cell(effect.passed.mean_a, n=effect.passed.n)
-        rows.append(Line(name, cells))
-    note = "Share of failed edits whose score reaches the threshold, before and after each attack."
-    return Table(PASSING, columns, rows, [note])
+            passed = effect and effect.passed
+            cells[PASSING][column] = Cell() if passed is None else Cell(passed.mean_a, n=passed.n)
+            cells[BEFORE][column] = Cell() if passed is None else Cell(passed.mean_b, n=passed.n)
+            cells[CHANGE][column] = _cell(passed)
+        for title, lines in rows.items():
+            lines.append(Line(name, cells[title]))
+
+    notes = {
+        PASSING: "Share of the attacked failed edits whose score reaches the threshold, after the attack. "
+        f"Left out of its column: edits whose exact rating, if any, rose by more than {IMPROVED:g}.",
+        BEFORE: f'The share before, of the edits that "{PASSING}" counts in the same column.',
+        CHANGE: "Share after, less that before, of the same edits.",
+    }
+    columns = [Column(name, True, 1) for name in _columns(config)]
+    return [Table(title, columns, lines, [notes[title]]) for title, lines in rows.items()]
 
 
 def transfer_table(makers: Sequence[str], names: Sequence[str], effects: Effects, bound: int) -> Table:

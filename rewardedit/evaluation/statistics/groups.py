@@ -1,7 +1,8 @@
 """Correlations within groups of items, such as the edits by each editor, and their average by Fisher's z."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
@@ -30,13 +31,14 @@ from rewardedit.evaluation.statistics.correlation import (
 
 # The released code of VIEScore and ADIEE leaves out the transformation: tanh of the mean ρ.
 Compat = Literal["viescore"]
+PERFECT = 1 - 1e-9  # |ρ| above it is 1
 
 
 @dataclass(frozen=True)
 class GroupedCorrelation:
     """Correlations within groups, and their average."""
 
-    average: Estimate  # of the groups whose correlation is defined; `reason` names the others
+    average: Estimate  # of the groups whose correlation is defined; `reason` says what is left out
     mean: float  # of the same correlations, without Fisher's transformation
     groups: dict[Any, Estimate]
 
@@ -95,7 +97,8 @@ def correlation_by_group(
 ) -> GroupedCorrelation:
     """The correlation within each group, and the average of all by `fisher_mean`, each group counting alike.
 
-    Source images are drawn with replacement with all their items, of every group.
+    Source images are drawn with replacement with all their items, of every group. Where a group's |ρ| is 1 in
+    a resample alone, it is undefined there and the average is of the others; `reason` says in how many.
 
     Args:
         a, b: (n,) values of the same items, e.g. scores and people's ratings.
@@ -136,18 +139,21 @@ def difference_by_group(
     second, _, _ = checked(b, truth, cluster)
     require_two(names)
     rows_of = _rows(group, len(first)).values()
-    cells_a = [[Cell.of(first, truth_of_first, rows, method)] for rows in rows_of]
-    cells_b = [[Cell.of(second, truth_of_first, rows, method)] for rows in rows_of]
+    cells_a = [Cell.of(first, truth_of_first, rows, method) for rows in rows_of]
+    cells_b = [Cell.of(second, truth_of_first, rows, method) for rows in rows_of]
+    whole = np.ones(len(first))
+    own_a = _values(cells_a, whole)
+    own_b = _values(cells_b, whole)
     index, clusters = cluster_index(names)
 
     def averages(weight: np.ndarray) -> tuple[float, float]:
-        of_a = _of_groups(cells_a, weight, compat)
-        of_b = _of_groups(cells_b, weight, compat)
+        of_a = _averaged(_values(cells_a, weight), own_a, compat)
+        of_b = _averaged(_values(cells_b, weight), own_b, compat)
         both = np.isfinite(of_a) & np.isfinite(of_b)
         return fisher_mean(of_a[both], compat), fisher_mean(of_b[both], compat)
 
     drawn = np.array([averages(counts[index]) for counts in drawn_counts(clusters, resamples, seed)])
-    value_a, value_b = averages(np.ones(len(first)))
+    value_a, value_b = averages(whole)
     return compared(value_a, value_b, drawn[:, 0] - drawn[:, 1], len(first), clusters)
 
 
@@ -161,7 +167,8 @@ def rater_agreement(
     seed: int = 0,
 ) -> GroupedCorrelation:
     """Agreement among people: each rater against the mean of the others within each group, averaged over
-    raters and then over groups by `fisher_mean`.
+    raters and then over groups by `fisher_mean`; a rater's |ρ| of 1 in a resample alone is undefined, as in
+    `correlation_by_group`.
 
     Args:
         ratings: (n, raters) of the same items; NaN where a rater gave none.
@@ -203,13 +210,27 @@ def _rows(group: Sequence[Hashable], n: int) -> Mapping[Any, np.ndarray]:
     return {name: np.array(own) for name, own in rows.items()}
 
 
-def _of_groups(cells: Iterable[Sequence[Cell]], weight: np.ndarray, compat: Compat | None) -> np.ndarray:
-    """Each group's correlation: the average of its cells if it has several."""
+def _values(cells: Sequence[Cell], weight: np.ndarray) -> np.ndarray:
+    """Correlations (cells,) by the weights (n,) of all items."""
+    return np.array([cell.value(weight) for cell in cells])
+
+
+def _averaged(drawn: np.ndarray, own: np.ndarray, compat: Compat | None) -> np.ndarray:
+    """Correlations (…, cells) of resamples as they are averaged: NaN where |ρ| is 1 but that of all items,
+    `own` (cells,), is not. Its infinite z would make the average ±1, and comes of few distinct items drawn.
+    """
+    if compat == "viescore" or np.isfinite(own).sum() < 2:
+        return drawn  # no z, or no average
+    return np.where((np.abs(drawn) > PERFECT) & ~(np.abs(own) > PERFECT), np.nan, drawn)
+
+
+def _by_group(values: np.ndarray, sizes: Sequence[int], compat: Compat | None) -> np.ndarray:
+    """Correlations (…, groups) of cells (…, cells): each group's own, or the average of its `sizes` cells."""
     found = []
-    for group in cells:
-        values = [cell.value(weight) for cell in group]
-        found.append(values[0] if len(values) == 1 else fisher_mean(values, compat))
-    return np.array(found)
+    for of_group in np.split(values, np.cumsum(sizes)[:-1], axis=1):
+        single = of_group.shape[1] == 1
+        found.append(of_group[:, 0] if single else [fisher_mean(row, compat) for row in of_group])
+    return np.array(found).T
 
 
 def _average(
@@ -217,20 +238,30 @@ def _average(
 ) -> GroupedCorrelation:
     """The groups' correlations and their average, with intervals from the same resamples."""
     index, clusters = cluster_index(names)
-    values = _of_groups(cells.values(), np.ones(len(names)), compat)
-    drawn = np.full((1, len(cells)), np.nan)
+    flat = list(chain.from_iterable(cells.values()))
+    sizes = list(map(len, cells.values()))
+    own = _values(flat, np.ones(len(names)))
+    drawn = np.full((1, len(flat)), np.nan)
     if clusters > 1:
-        counts = drawn_counts(clusters, resamples, seed)
-        drawn = np.array([_of_groups(cells.values(), own[index], compat) for own in counts])
+        drawn = np.array([_values(flat, counts[index]) for counts in drawn_counts(clusters, resamples, seed)])
+
+    averaged = _averaged(drawn, own, compat)
+    values = _by_group(own[None], sizes, compat)[0]
+    of_groups = _by_group(averaged, sizes, compat)
+    # a group of one cell is no average: its interval is of all resamples
+    shown = np.where(np.array(sizes) == 1, _by_group(drawn, sizes, compat), of_groups)
 
     groups = {}
-    for name, value, of_group in zip(cells, values, drawn.T, strict=True):
+    for name, value, of_group in zip(cells, values, shown.T, strict=True):
         rows = np.unique(np.concatenate([cell.rows for cell in cells[name]]))
         reason = "; ".join(dict.fromkeys(cell.reason for cell in cells[name] if cell.reason))
         groups[name] = _estimate(float(value), of_group, len(rows), len(set(index[rows])), reason)
 
     left_out = [f"{name}: {one.reason}" for name, one in groups.items() if np.isnan(one.value)]
-    averages = np.array([fisher_mean(row, compat) for row in drawn])
+    undefined = int((np.isnan(averaged) & np.isfinite(drawn)).any(1).sum())
+    if undefined:
+        left_out.append(f"|ρ| = 1 left out in {undefined} of {len(drawn)} resamples")
+    averages = np.array([fisher_mean(row, compat) for row in of_groups])
     kept = int(np.isfinite(values).sum())
     n = sum(one.n for one in groups.values() if np.isfinite(one.value))
     average = _estimate(fisher_mean(values, compat), averages, n, clusters, "; ".join(left_out))

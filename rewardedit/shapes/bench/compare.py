@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,16 @@ from rewardedit.shapes.bench.settings import COPY, ShapesBench, short_name
 from rewardedit.shapes.oracle import ShapesOracle
 from rewardedit.shapes.vocabulary import SIZE, WORLD_VERSION
 from rewardedit.stages.stage import stage
-from rewardedit.untrusted import read_json_file
+from rewardedit.untrusted import file_name, read_json_file
 
 MILLISECONDS = "ms an edit"
-PASSING = {"before": "failed that pass", "steps 2/255": "… after 2/255", "steps 8/255": "… after 8/255"}
+# shares of failed edits that pass: a column of a table of attacks, by its title here
+PASSING = {
+    "pass before 2/255": (robustness.BEFORE, "steps 2/255"),
+    "pass after 2/255": (robustness.PASSING, "steps 2/255"),
+    "pass before 8/255": (robustness.BEFORE, "steps 8/255"),
+    "pass after 8/255": (robustness.PASSING, "steps 8/255"),
+}
 
 
 def compare_scorers(out: AnyPath, bench: ShapesBench) -> tuple[list[Table], dict[str, Any]]:
@@ -113,15 +120,16 @@ def judged_edits(bench: ShapesBench, edits: Edits, world: World, images: Mapping
 def time_scorers(
     out: AnyPath, uses: Mapping[str, ScorerUse], rows: BenchRows, n: int, made_of: Any
 ) -> dict[str, float]:
-    """Milliseconds that each scorer takes for one of n edits in a batch, the better of two runs."""
-    names = list(uses)
+    """Milliseconds that each scorer takes for one of n edits in a batch, the better of two runs; each a stage
+    of its own, which another scorer leaves as it is.
+    """
     samples = [rows[i] for i in range(min(n, len(rows)))]
     source = torch.stack([sample.source for sample in samples])
     edited = torch.stack([sample.edited for sample in samples])
     texts = [sample.instruction for sample in samples]
 
-    def make(number: int, path: Path) -> None:
-        loaded = uses[names[number]].by_name()
+    def make(use: ScorerUse, number: int, path: Path) -> None:
+        loaded = use.by_name()
         batch = EditBatch(source, texts, edited).to(devices.default_device())
         seconds = []
         for _ in range(2):
@@ -130,9 +138,12 @@ def time_scorers(
             seconds.append(time.perf_counter() - start)
         write_json(path, 1000 * min(seconds) / len(samples))
 
-    settings = {"edits": made_of, "timed": n, "uses": {name: use.made_of for name, use in uses.items()}}
-    paths = stage(out / "times", settings, make, len(names), "times-{:05d}.json")
-    return {name: read_json_file(path) for name, path in zip(names, paths, strict=True)}
+    times = {}
+    for name, use in uses.items():
+        settings = {"edits": made_of, "timed": n, "use": use.made_of}
+        (path,) = stage(out / "times" / file_name(name), settings, partial(make, use), 1, "times-{:05d}.json")
+        times[name] = read_json_file(path)
+    return times
 
 
 def _lines(
@@ -148,14 +159,16 @@ def _with_attacks_and_times(
     lines: Sequence[Line], attacks: Sequence[Table], times: Mapping[str, float]
 ) -> list[Line]:
     """The lines with the shares of failed edits that pass, and the times."""
-    passing = next(table for table in attacks if table.title == robustness.PASSING)
-    by_name = {line.name: line.cells for line in passing.rows}
+    by_table = {}
+    for table in attacks:
+        by_table[table.title] = {line.name: line.cells for line in table.rows}
     found = []
     for line in lines:
         cells = dict(line.cells)
-        for column, title in PASSING.items():
-            if column in by_name.get(line.name, {}):
-                cells[title] = by_name[line.name][column]
+        for title, (of, column) in PASSING.items():
+            attacked = by_table[of].get(line.name, {})
+            if column in attacked:
+                cells[title] = attacked[column]
         if line.name in times:
             cells[MILLISECONDS] = Cell(times[line.name])
         found.append(replace(line, cells=cells))
@@ -166,7 +179,7 @@ def _main_table(lines: Sequence[Line], wordings: str, bench: ShapesBench) -> Tab
     columns = [Column(WITHIN, digits=2)]
     columns += [Column(name, True, 1) for name in (SEEDS, RETRIEVED, TRUTH)]
     columns.append(Column(ACROSS, digits=2))
-    columns += [Column(name, True, 1) for name in ("not scored", *PASSING.values())]
+    columns += [Column(name, True, 1) for name in ("not scored", *PASSING)]
     columns.append(Column(MILLISECONDS, digits=1))
     used = set().union(*(line.cells for line in lines))
     notes = (
@@ -176,6 +189,8 @@ def _main_table(lines: Sequence[Line], wordings: str, bench: ShapesBench) -> Tab
         f"pairs of edits of one source by one editor whose ratings differ by at least {bench.least:g}. "
         f"{RETRIEVED}: the ground truth scores highest with its own instruction of {bench.candidates}. "
         f"{TRUTH}: the ground truth scores above the source with noise and above an image of its caption.",
+        "Pass before and after: share of the same failed edits that reach the threshold of good ones, before "
+        "and after gradient steps within so many of 255 levels.",
         f'{ACROSS} says which editors a scorer prefers: compare it with the row "which editor made it", a '
         "rule that sees no image.",
     )

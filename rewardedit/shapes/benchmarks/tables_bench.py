@@ -4,17 +4,16 @@ from typing import Any
 
 from table_parts import Result, markdown, measured
 
+from rewardedit.evaluation.robustness import tables as robustness
+from rewardedit.shapes.bench.compare import MILLISECONDS, PASSING
 from rewardedit.shapes.bench.figures import ACROSS, RETRIEVED, SEEDS, TRUTH, WITHIN
 
-BEFORE = "failed that pass"
-STEPS = ("… after 2/255", "… after 8/255")
-MILLISECONDS = "ms an edit"
-SHARES = (SEEDS, RETRIEVED, TRUTH, BEFORE, *STEPS)
+SHARES = (SEEDS, RETRIEVED, TRUTH, *PASSING)
 
 
 def bench(result: Result) -> str:
     """Agreement of every scorer with the exact ratings, and the failed edits that pass, in usual wordings."""
-    return _scorers(result, "usual", (WITHIN, *SHARES[:3], ACROSS, BEFORE, *STEPS, MILLISECONDS))
+    return _scorers(result, "usual", (WITHIN, *SHARES[:3], ACROSS, *PASSING, MILLISECONDS))
 
 
 def bench_reserved(result: Result) -> str:
@@ -48,12 +47,16 @@ def _shown(cell: dict[str, Any] | None, column: str) -> str:
 
 
 def bench_attacks(result: Result) -> str:
-    """Shares of failed edits that pass for good ones after each attack."""
-    table = next(one for one in result["tables"] if one["title"].startswith("Failed edits"))
+    """Shares of failed edits that pass for good ones, before and after each attack."""
+    tables = {one["title"]: one for one in result["tables"]}
+    table = tables[robustness.PASSING]
     rows = []
-    for row in table["rows"]:
-        cells = [row["cells"].get(column) for column in table["columns"]]
-        rows.append((f"`{row['name']}`", *(_share(cell) for cell in cells)))
+    for before, after in zip(tables[robustness.BEFORE]["rows"], table["rows"], strict=True):
+        cells = []
+        for column in table["columns"]:
+            ends = (_share(row["cells"].get(column)) for row in (before, after))
+            cells.append(" → ".join(ends))
+        rows.append((f"`{after['name']}`", *cells))
     return markdown(("scorer", *table["columns"]), rows, measured(result))
 
 

@@ -68,6 +68,23 @@ def test_pairs_are_scored_end_to_end(folder, tmp_path, capsys):
     assert cells["3 answers"]["n"] == 8
 
 
+def test_image_with_another_prompt_is_another_item(folder, tmp_path):
+    file = folder / "human_ratings_pairwise.json"
+    rows = json.loads(file.read_text())[:2]
+    rows.append({**rows[0], "prompt": "brighter"})
+    (tmp_path / file.name).write_text(json.dumps(rows))
+    benchmark = AuroraPairwise(str(tmp_path))
+    benchmark.folder = folder
+    gens = rows[0]["gens"]
+    last = benchmark.pairs[2]
+    assert (last.left, last.right) == (f"{gens[0]}#2", f"{gens[1]}#2")
+    items = benchmark.rows()
+    assert len(items) == 6
+    prompts = {items[i].id: items[i].instruction for i in range(6)}
+    assert prompts[gens[0]] == "darker"
+    assert prompts[f"{gens[0]}#2"] == "brighter"
+
+
 def test_adiee_s_rule_has_three_answers(folder):
     """0 and 4 are of two classes; 5.1 and 7 of one, which is a tie."""
     pairs = AuroraPairwise(str(folder))

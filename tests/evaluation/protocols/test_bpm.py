@@ -78,6 +78,18 @@ def test_stored_parts_give_the_paper_s_accuracy(folder):
         assert found == pytest.approx(bpm_accuracy(scores, ratings))
 
 
+def test_equal_parts_leave_their_row_out(folder):
+    file = folder / "local_metadata.json"
+    entries = [entry(index, np.random.default_rng(index)) for index in range(3)]
+    for one in entries:
+        for i in range(1, 5):
+            one[f"edited_image{i}"]["preservation"] = 0.5
+    file.write_text(json.dumps(entries))
+    (table,) = BpmAlignment(str(file)).tables(ItemScores({}), Options(resamples=5))
+    assert "BPM's parts" not in [row.name for row in table.rows]
+    assert "BPM's parts are left out: one has equal values alone" in table.notes[-1]
+
+
 def test_a_constant_scorer_s_ties_are_wrong(folder):
     benchmark = BpmAlignment(str(folder))
     ids = dict.fromkeys(benchmark.ids, 1.0)

@@ -76,6 +76,25 @@ def test_stored_decisions_that_scores_do_not_give_are_named(votes, tmp_path, cap
     assert rows["judge: stored decisions"]["source"] == "file of scores"
 
 
+def test_stored_decisions_may_follow_by_either_published_rule(votes):
+    """Of two bad edits, of nearly equal ones and of equal ones; the last is the worse edit by both rules."""
+    given = {"0": (1, 2, "both bad"), "1": (6, 7, "b"), "2": (9, 9, "tie"), "3": (9, 2, "b")}
+    values = {}
+    for name, (left, right, _) in given.items():
+        values |= {f"{name}-left": float(left), f"{name}-right": float(right)}
+    decisions = {"judge": {name: decision for name, (_, _, decision) in given.items()}}
+    (table,) = votes.tables(ItemScores({"judge": values}, decisions=decisions), Options(resamples=5))
+    (note,) = [one for one in table.notes if "stored decisions" in one]
+    assert note.startswith("judge: 1 of 4 stored decisions do not follow from its scores: 3 (b; by rule a); ")
+    assert note.endswith("by the rule: the higher score wins, else a tie, or ADIEE's for scores from 0 to 10")
+    beyond = {name: 11 * value for name, value in values.items()}
+    (table,) = votes.tables(ItemScores({"judge": beyond}, decisions=decisions), Options(resamples=5))
+    (note,) = [one for one in table.notes if "stored decisions" in one]
+    assert "0 (both bad; by rule b), 3 (b; by rule a); by the rule: the higher score wins, else a tie" in note
+    (table,) = votes.tables(ItemScores({}, decisions=decisions), Options(resamples=5))
+    assert "judge: decisions without scores cannot be checked" in table.notes
+
+
 @pytest.fixture
 def hub_copy(tmp_path):
     """Twelve comparisons in the hub's columns: row 4 has no vote, row 6 an image that cannot be read, rows 8

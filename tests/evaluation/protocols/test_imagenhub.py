@@ -5,8 +5,9 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.evaluation.protocols.imagenhub import ImagenHub
-from rewardedit.evaluation.protocols.imagenhub_ratings import overall
+from rewardedit.evaluation.protocols.imagenhub_ratings import image_of, overall, uid_of
 from rewardedit.evaluation.protocols.protocol import ItemScores, Options, TrainingData
+from rewardedit.evaluation.statistics import clustered_mean
 from tests.evaluation.protocols.files import (
     BROKEN,
     PUBLIC,
@@ -42,6 +43,18 @@ def test_people_s_means_are_the_published_ones(benchmark):
     }
     found = {name: cell.value for name, cell in means.rows[0].cells.items()}
     assert found == pytest.approx(known, abs=0.001)
+
+
+def test_turns_of_a_photograph_are_one_cluster(benchmark):
+    assert len({item.source for item in benchmark.items}) == 116
+    assert len(benchmark.people.uids) == 179
+    assert image_of("sample_12_3.jpg") == image_of("sample_12_1.jpg") == "sample_12"
+    assert {uid_of(item) for item in benchmark.items} == set(benchmark.people.uids)
+    _, means = benchmark.tables(ItemScores({}), Options(resamples=5))
+    low, high = means.rows[0].cells["MagicBrush"].ci95
+    per_item = [item.rating for item in benchmark.items if item.group == "MagicBrush"]
+    alone = clustered_mean(per_item).ci95
+    assert (low, high) != alone
 
 
 def test_people_agree_by_both_averages(benchmark):

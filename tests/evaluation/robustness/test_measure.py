@@ -20,7 +20,14 @@ from rewardedit.evaluation.robustness.measure import (
     stepped_name,
 )
 from rewardedit.evaluation.robustness.rows import JudgedEdits, judged_table, judged_world, spread
-from rewardedit.evaluation.robustness.tables import make_tables, measure_baselines, measure_effects
+from rewardedit.evaluation.robustness.tables import (
+    BEFORE,
+    CHANGE,
+    PASSING,
+    make_tables,
+    measure_baselines,
+    measure_effects,
+)
 from rewardedit.evaluation.scorer_use import ScorerUse
 from rewardedit.images import to_pil
 from rewardedit.scorers import load_scorer, scorer
@@ -178,6 +185,30 @@ def test_edit_that_an_attack_made_better_is_left_out():
     assert effect.passed.n == 2
     assert effect.rise.n == 2
     assert effect.passed.mean_a == 0
+
+
+def test_shares_before_and_after_are_of_the_same_edits():
+    """Of four failed edits two pass; the steps are made for one that passes and two that do not."""
+    scores = AttackScores(
+        good={"redness": np.array([0.5, 0.5])},
+        failed={
+            "none": {"redness": np.array([0.6, 0.1, 0.2, 0.9])},
+            "blur": {"redness": np.array([0.6, 0.6, 0.6, 0.9])},
+        },
+        stepped={"redness": {8: {"redness": np.array([0.9, 0.9, 0.2])}}},
+        chosen=np.array([0, 1, 2]),
+        centres={},
+        ratings={},
+    )
+    rows = JudgedEdits([], [0, 1], [2, 3, 4, 5], list("abcdef"))
+    config = RobustnessConfig(attacks=("blur",), bounds=(8,))
+    tables = {table.title: table.rows[0].cells for table in make_tables(scores, rows, config)}
+    after, before, change = (tables[title] for title in (PASSING, BEFORE, CHANGE))
+    for column, shares in {"blur": (1, 1 / 2), "steps 8/255": (2 / 3, 1 / 3)}.items():
+        assert (after[column].value, before[column].value) == shares
+        assert change[column].value == pytest.approx(shares[0] - shares[1])
+        assert after[column].n == before[column].n == change[column].n
+        assert change[column].ci95 is not None
 
 
 def test_unreadable_row_is_left_out_and_others_count(tmp_path: Path):
