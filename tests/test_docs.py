@@ -1,6 +1,7 @@
 """Pages of docs/: their blocks, commands, links, and places in the menu."""
 
 import ast
+import dataclasses
 import importlib
 import re
 import shlex
@@ -13,6 +14,7 @@ import yaml
 
 import rewardedit
 from rewardedit import cli
+from rewardedit.data import DataConfig
 from tests.readme import (
     DOCS,
     PAGES,
@@ -156,3 +158,10 @@ def test_links_out_of_the_docs_are_made_for_the_site():
     Config.repo_url = "https://host/owner/name/"
     address = "https://host/owner/name/blob/main/rewardedit/shapes/README.md#bpm"
     assert f"[the world]({address})" in names["on_page_markdown"](page, Config)
+
+
+def test_settings_of_data_sets_have_their_names_of_today():
+    table = TEXTS["data.md"].split("| setting | |\n|---|---|\n")[1].split("\n\n")[0]
+    named = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines()))
+    assert len(named) > 5
+    assert set(named) <= {field.name for field in dataclasses.fields(DataConfig)}
