@@ -18,8 +18,7 @@ from rewardedit.integrations.edit_reward import EditReward, rewards_of
 from rewardedit.scoring import TEXT_CUT
 from rewardedit.untrusted import file_inside, read_json
 
-# The reward's own name, and parts that some rows lack: DICE has no confidence where it finds no difference.
-LEFT_OUT = ("score", TEXT_CUT, "confidence")
+LEFT_OUT = ("score", TEXT_CUT, "confidence")  # the reward's own name, and parts that some rows lack
 
 
 def compute_score(
@@ -32,10 +31,8 @@ def compute_score(
     image_size: int = 512,
     **_: Any,
 ) -> dict[str, float]:
-    """Scores one edit: {"score": …} and parts of the score, which are logged.
-
-    verl takes the names of all rows from the first one, so only parts that every row has are among them: of
-    the package's scorers and their sums, without those in `LEFT_OUT`.
+    """Scores one edit: {"score": …} and, of the package's scorers and their sums, the parts that every row
+    has, which are logged: verl takes the names of all rows from the first one.
 
     Args:
         solution_image: the edit, (3, side, side), bytes or in [0, 1].
@@ -58,10 +55,8 @@ def compute_score(
     reward = _reward(json.dumps(scorer, default=dict))
     scores = reward([source], [solution_image], [ground_truth], [extra_info])
     (score,) = rewards_of(scores)
-    found = {"score": score}
-    if type(reward.scorer).__module__.startswith("rewardedit."):
-        found |= {name: float(values[0]) for name, values in scores.parts.items() if name not in LEFT_OUT}
-    return found
+    parts = scores.parts if type(reward.scorer).__module__.startswith("rewardedit.") else {}
+    return {"score": score} | {name: float(parts[name][0]) for name in parts if name not in LEFT_OUT}
 
 
 def letterbox(image: Image.Image, side: int) -> Image.Image:
