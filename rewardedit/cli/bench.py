@@ -262,7 +262,7 @@ def settings_of(
     inputs = [{"path": value} for value in (path, *folders)]
     found: dict[str, Any] = {"input": args.input, "edits": args.edits, "rows": len(rows), "size": args.size}
     found |= {"scorer": spec, "options": options, "models": packaged_files(spec, **options)}
-    if digests := file_digests([inputs, spec, options]):
+    if digests := file_digests([inputs, spec, options], pictures=True):
         found["files"] = digests
     if fingerprints := scorer_fingerprints({name: spec}, load):
         found["fingerprint"] = fingerprints[name]

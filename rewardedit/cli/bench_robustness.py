@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     announce_models(specs)
 
     made_of: dict[str, Any] = {"data": settings.data, "limits": [settings.good_from, settings.failed_up_to]}
-    if digests := file_digests(settings.data):
+    if digests := file_digests(settings.data, pictures=True):
         made_of["files"] = digests
     out = to_path(args.out or f"bench/{NAME}")
     size = args.size or settings.data.size

@@ -69,7 +69,7 @@ class Comparison:
             "scorers": {scorer: spec},
             "models": packaged_files(spec),
             "size": self.size,
-            "files": file_digests([self.inputs[editor], spec]),
+            "files": file_digests([self.inputs[editor], spec], pictures=True),
             "fingerprints": scorer_fingerprints({scorer: spec}, loaded),
         }
 

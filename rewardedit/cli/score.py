@@ -151,7 +151,7 @@ def made_of(
     specs, options = settings["scorers"], settings["options"]
     models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
     found = {"input": args.input, "rows": count_rows(rows), "models": models, **settings}
-    if digests := file_digests([named(args), specs, options], out):
+    if digests := file_digests([named(args), specs, options], out, pictures=True):
         found["files"] = digests
     if fingerprints := scorer_fingerprints(specs, load):
         found["fingerprints"] = fingerprints

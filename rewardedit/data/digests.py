@@ -18,16 +18,18 @@ BLOCK = 2**16  # bytes that are read at once
 BLOCKS = 16  # blocks of a large file, spread over all of it
 
 
-def file_digests(settings: Any, result: Any = None) -> dict[str, str]:
+def file_digests(settings: Any, result: Any = None, pictures: bool = False) -> dict[str, str]:
     """Digests of the contents of each local file or folder that settings name, by that name. A name is a
     text under `path`, or one with a slash or a dot in it.
 
     In a folder with a table only the table counts, in a run's folder its result, and in others everything
-    except hidden files. With a table, or a JSON file, count the pictures that its rows name, relative to its
-    folder or to one that settings name under `root`.
+    except hidden files.
 
     Args:
         result: path of the output that is made of the inputs; it is not an input, wherever it lies.
+        pictures: contents of pictures count too, also of those that rows of a table or a JSON file name,
+            relative to its folder or to one that settings name under `root`. Otherwise only names and sizes
+            of pictures in a folder do, as a training's data are too many to be read twice.
     """
     digests = {}
     ends = [] if result is None else ["", ".parts", ".made_of.json"]
@@ -36,7 +38,7 @@ def file_digests(settings: Any, result: Any = None) -> dict[str, str]:
     roots = sorted(Path(text) for key, text in named if key == "root")
     for text in sorted({text for key, text in named if _may_be_file(key, text)}):
         if _exists(text):
-            digests[text] = _digest(Path(resolve_model(text)), results, roots)
+            digests[text] = _digest(Path(resolve_model(text)), results, roots if pictures else None)
     return digests
 
 
@@ -72,20 +74,27 @@ def _files(path: Path, results: list[Path]) -> Iterator[Path]:
             yield file
 
 
-def _digest(path: Path, results: list[Path], roots: Sequence[Path] = ()) -> str:
+def _digest(path: Path, results: list[Path], roots: Sequence[Path] | None = None) -> str:
     """Twelve hexadecimal digits of the SHA-256 of names, sizes and contents, for large files only blocks
     throughout them. Modification times do not count: a file may have been copied.
+
+    Args:
+        roots: further folders of pictures that rows name; None: no contents of pictures count.
     """
     found = hashlib.sha256()
     path = table_in(path) or path
     if path.is_dir():
         files = {str(file.relative_to(path)): file for file in _files(path, results)}
     else:
-        files = {".": path, **_pictures(path, [path.parent, *roots])}
+        files = {".": path}
+        if roots is not None:
+            files |= _pictures(path, [path.parent, *roots])
 
     for name, file in files.items():
         size = file.stat().st_size
         found.update(f"{name} {size}\0".encode(errors="surrogateescape"))
+        if roots is None and file != path and file.suffix.lower() in PICTURES:
+            continue
         with file.open("rb") as content:
             for first in range(0, size, max(BLOCK, size // BLOCKS)):
                 content.seek(first)

@@ -26,7 +26,7 @@ def extras() -> dict[str, str]:
     found = {}
     for wanted in requirements():
         if extra := EXTRA.search(str(wanted.marker)):
-            found[wanted.name] = extra[1]
+            found.setdefault(wanted.name, extra[1])  # the first, where several bring it
     return found
 
 
@@ -39,13 +39,12 @@ def install_command(extra: str) -> str:
     Raises:
         KeyError: on an extra that rewardedit does not have.
     """
-    names = [name for name, own in extras().items() if own == extra]
-    if not names:
-        raise KeyError(extra)
     packages = []
     for wanted in requirements():
-        if wanted.name in names and f'"{extra}"' in str(wanted.marker):
+        if f'"{extra}"' in str(wanted.marker):
             packages.append(repr(f"{wanted.name}{_brackets(wanted.extras)}{wanted.specifier}"))
+    if not packages:
+        raise KeyError(extra)
     return f"pip install {' '.join(packages)}"
 
 
