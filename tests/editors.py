@@ -41,6 +41,21 @@ def scheduler() -> FlowMatchEulerDiscreteScheduler:
     return FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
 
 
+def flux_vae() -> AutoencoderKL:
+    """An autoencoder as FLUX.1 has, with a shift of its latents."""
+    return AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=(8, 8),
+        latent_channels=4,
+        norm_num_groups=4,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+        shift_factor=0.1,
+        scaling_factor=1.5,
+    )
+
+
 def tiny_kontext(guidance_embeds: bool = True) -> FluxKontextPipeline:
     """A random FLUX.1 Kontext; an image of 32 pixels a side has 16 × 16 latents, 8 × 8 tokens."""
     torch.manual_seed(0)
@@ -51,17 +66,7 @@ def tiny_kontext(guidance_embeds: bool = True) -> FluxKontextPipeline:
     )
     pipe = FluxKontextPipeline(
         scheduler=scheduler(),
-        vae=AutoencoderKL(
-            down_block_types=("DownEncoderBlock2D",) * 2,
-            up_block_types=("UpDecoderBlock2D",) * 2,
-            block_out_channels=(8, 8),
-            latent_channels=4,
-            norm_num_groups=4,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            shift_factor=0.1,
-            scaling_factor=1.5,
-        ),
+        vae=flux_vae(),
         text_encoder=CLIPTextModel(text_config(clip_tokenizer, width=8, layers=1, heads=2)),
         tokenizer=clip_tokenizer,
         text_encoder_2=T5EncoderModel(t5),

@@ -20,7 +20,7 @@ ABOUT = About(
     "105 sources, eight editors of unlike quality",
     "Apache-2.0",
     "rendered",
-    "none; 25 minutes on two CPU cores",
+    "none; an hour or more on two CPU cores",
     heading="Scorers of the offline world beside exact ratings",
 )
 

@@ -66,7 +66,8 @@ class EditorRows(Sequence):
 
     def of(self, editor: str) -> Subset:
         """The rows of one editor."""
-        return Subset(self, [i for i, (name, _) in enumerate(self.rows) if name == editor])  # type: ignore[arg-type]
+        numbers = [i for i, (name, _) in enumerate(self.rows) if name == editor]
+        return Subset(self, numbers)  # type: ignore[arg-type]
 
     def source_ids(self) -> list[str]:
         """The source image of each row, by its content, or its name in edits by `rewardedit edit`."""

@@ -5,7 +5,6 @@ pairs of image and prompt kept.
 import pytest
 import torch
 from diffusers import (
-    AutoencoderKL,
     AutoencoderKLQwenImage,
     DDIMScheduler,
     DPMSolverMultistepScheduler,
@@ -24,6 +23,7 @@ from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from rewardedit import change_mask, mask_guidance, two_round_edit
+from tests.editors import flux_vae
 from tests.models import text_config, tiny_pipeline
 
 SCHEDULERS = (
@@ -265,17 +265,7 @@ def tiny_kontext() -> FluxKontextPipeline:
         pooled_projection_dim=8,
         axes_dims_rope=(4, 4, 8),
     )
-    vae = AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        latent_channels=4,
-        norm_num_groups=4,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        shift_factor=0.1,
-        scaling_factor=1.5,
-    )
+    vae = flux_vae()
     return FluxKontextPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=vae,

@@ -38,7 +38,8 @@ def read_entry(number: int, record: Mapping[str, Any]) -> Entry:
         raise ValueError(f"index {name}: expected edited_image1 to edited_image4")
     source = require_text(dict(record), "source_image_path", f"index {name}")
     instruction = require_text(dict(record), "instruction", f"index {name}")
-    images = tuple(require_text(edit, "image_path", f"index {name}") for edit in edits)  # type: ignore[arg-type]
+    where = f"index {name}"
+    images = tuple(require_text(edit, "image_path", where) for edit in edits)  # type: ignore[arg-type]
     ratings = tuple(_number(edit, "user_overall_quality") for edit in edits)
     parts = {part: tuple(map(_number, edits, [part] * 4)) for part in PARTS}
     whole = np.isfinite(list(parts.values())).all()
