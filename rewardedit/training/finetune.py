@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.diffusion.attention import set_attention
+from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import Editor, save_editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout
@@ -117,6 +118,8 @@ class Finetuning:
         self.modules = make_trainable(self.editor, config, labels)
         dtype = autocast_type(devices.precision_here(config.mixed_precision))
         print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
+        # In place: rollouts run the same blocks with the weights of the moment.
+        self.compilation = compile_blocks(self.modules.unet) if config.compile else None
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(
@@ -240,6 +243,8 @@ class Finetuning:
         """
         self.loop.finish()
         self._rows_of.close()
+        if self.compilation is not None:
+            print_on_main(str(self.compilation))
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)

@@ -47,6 +47,8 @@ class TrainConfig(LoopConfig):
     text_encoder_lr: float | None = None
     null_text_target: Literal["edited", "source"] = "edited"  # training target of rows without text
     attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster one
+    # compile the blocks that the denoiser repeats with torch.compile, for its steps and for rollouts
+    compile: bool = False
     # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
     encode_batch_size: int | None = None
     validate_every: int = 0  # updates between two validations; 0: none

@@ -2,17 +2,22 @@
 there, with the results of a rollout in each micro-batch.
 """
 
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler, UNet2DConditionModel
+from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from rewardedit import load_editor, load_scorer
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.diffusion.compiling import compile_blocks
+from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import rollout
 from rewardedit.files import read_log
@@ -215,6 +220,29 @@ def test_rows_that_do_not_fit_take_their_steps_in_smaller_batches(tiny_editor, s
     assert calls.without == {4: 2 * 4}
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one.latents, other.latents, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_blocks_train_the_same_lora(tiny_editor, shared, tmp_path, monkeypatch, capsys):
+    """Rollouts run the compiled blocks with the weights of the moment; so does the model without its LoRA."""
+    torch.compiler.reset()
+    monkeypatch.setattr(
+        "rewardedit.training.finetune.compile_blocks", partial(compile_blocks, backend="eager")
+    )
+    reward = replace(REWARD, reference_weight=0.5)
+    logs = []
+    for name, compiled in (("plain", False), ("compiled", True)):
+        train = replace(FAST, lora_rank=2, max_steps=2, compile=compiled)
+        trained(tiny_editor, shared, tmp_path / name, reward, train)
+        logs.append([line["loss"] for line in read_log(tmp_path / name)])
+    torch.compiler.reset()
+    assert logs[1] == pytest.approx(logs[0], rel=1e-5)
+    plain, compiled = (load_file(tmp_path / name / "lora" / LORA) for name in ("plain", "compiled"))
+    assert plain.keys() == compiled.keys()
+    for name, weight in plain.items():
+        torch.testing.assert_close(compiled[name], weight, rtol=1e-3, atol=1e-5)
+    graphs = re.search(r"compile: (\d+) graphs", capsys.readouterr().out)
+    assert graphs is not None
+    assert int(graphs[1]) > 0
 
 
 class Keeper(DPMSolverMultistepScheduler):
