@@ -270,6 +270,21 @@ BOUNDS = [
         for name in ("spearman", "fisher average of three editors", "mean difference", "ICC(2,1), complete")
         for bound in (">= 0.93", "<= 0.97")
     ),
+    ("bench", "n", ">= 105"),
+    # The tables' rows: scorers of the world in their order, editors.
+    *(
+        ("bench", f"tables/{table}/rows/{row}/cells/ρ within an editor/ci95/0", "> 0")
+        for table, row in ((0, 0), (0, 1), (0, 3), (1, 0), (1, 1))
+    ),
+    *(
+        ("bench", f"tables/{table}/rows/{row}/cells/own instruction first/ci95/0", "> 0.125")
+        for table in (0, 1)
+        for row in (0, 1, 3)
+    ),
+    ("bench", "tables/0/rows/2/name", "has bpm(missing_object=failed)"),
+    ("bench", "tables/0/rows/10/cells", "has own instruction first; ground truth best"),
+    ("bench", "tables/2/rows/0/cells/rating/value", "> bench:tables/2/rows/3/cells/rating/value"),
+    ("bench", "tables/2/rows/7/cells/rating/value", "< 1"),
     ("coverage", "coverage/ICC(2,1), complete, McGraw and Wong/560", "< 0.85"),
     ("coverage", "rejected_equal_scorers/*", "<= 0.07"),
     ("coverage", "cpu_seconds/*", "<= 10"),

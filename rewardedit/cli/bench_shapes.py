@@ -20,7 +20,7 @@ ABOUT = About(
     "105 sources, eight editors of unlike quality",
     "Apache-2.0",
     "rendered",
-    "none; an hour or more on two CPU cores",
+    "none; about an hour on two CPU cores",
     heading="Scorers of the offline world beside exact ratings",
 )
 

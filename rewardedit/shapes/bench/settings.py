@@ -50,7 +50,7 @@ def short_name(spec: ScorerSpec) -> str:
 
 @dataclass(frozen=True)
 class ShapesBench:
-    """Sizes of the comparison; the defaults take an hour or more on two cores."""
+    """Sizes of the comparison; the defaults take about an hour on two cores."""
 
     scorers: tuple[ScorerSpec, ...] = SCORERS  # by name, with the world's models
     n: int = 105  # source images of the test split
