@@ -85,6 +85,7 @@ def trl_settings(train: SftConfig, folder: Path, steps: int, workers: int = 0) -
         use_cpu=devices.default_device() == "cpu",
         remove_unused_columns=False,
         dataloader_num_workers=workers,
+        ddp_find_unused_parameters=False,  # each pass uses the whole LoRA: nothing to look for
         report_to="none",
     )
     settings._n_gpu = 1  # one process trains on one GPU: DataParallel would multiply the batch
