@@ -26,8 +26,7 @@ TOKENS = 24  # tokens of every prompt; the world's longest instruction has 16
 LAYERS = 27  # of the text encoder: the pipeline reads hidden states up to this layer's
 READ_LAYERS = (9, 18, 27)  # layers whose hidden states the pipeline reads
 HEAD_DIM = 64  # width of a head of the denoiser
-START = "<|startoftext|>"
-CHAT = "{% for turn in messages %}" + START + "{{ turn['content'] }}{% endfor %}"
+CHAT = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
 
 
 def make_vae(known: AutoencoderKL) -> AutoencoderKLFlux2:
@@ -59,7 +58,7 @@ def normalise(vae: AutoencoderKLFlux2, patches: Float[Tensor, "b c h w"]) -> Non
 
 
 def make_tokenizer(known: CLIPTokenizer) -> PreTrainedTokenizerFast:
-    """CLIP's words, without CLIP's special tokens around a text; the chat template writes the first."""
+    """CLIP's words, and its tokens before and after a text; the chat template adds nothing."""
     known.backend_tokenizer.no_truncation()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=known.backend_tokenizer,

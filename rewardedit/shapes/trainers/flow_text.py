@@ -1,7 +1,7 @@
 """The text encoder of the small flow-matching editor: a narrow Qwen3, taught to parse instructions.
 
 Linear layers, discarded afterwards, predict the parts of the parsed instruction from what the denoiser reads
-of the tokens after its end: the hidden states of three layers, side by side.
+of the tokens at and after its end: the hidden states of three layers, side by side.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from transformers import Qwen3ForCausalLM, Qwen3Model
 
 from rewardedit import devices
 from rewardedit.language.texts import tokenize
-from rewardedit.shapes.flow_architecture import READ_LAYERS, START, TOKENS
+from rewardedit.shapes.flow_architecture import READ_LAYERS, TOKENS
 from rewardedit.shapes.trainers.text_encoder import INSTRUCTION_ANSWERS, answer_loss, share_right
 from rewardedit.training.fit import SmallTrainConfig, fit
 
@@ -33,9 +33,8 @@ class Words:
 
 
 def read_words(tokenizer: Any, texts: list[str]) -> Words:
-    """Tokens of instructions, as the pipeline makes them by its chat template."""
-    whole = [START + text for text in texts]
-    tokens = tokenize(tokenizer, whole, TOKENS, "the text encoder", padding="max_length")
+    """Tokens of instructions, as the pipeline makes them."""
+    tokens = tokenize(tokenizer, texts, TOKENS, "the text encoder", padding="max_length")
     return Words(tokens.input_ids, tokens.attention_mask)
 
 
@@ -60,8 +59,8 @@ class InstructionReader(nn.Module):
         self.answers = nn.ModuleList([nn.Linear(width, n) for n in INSTRUCTION_ANSWERS])
 
     def states(self, words: Words, later: Int[Tensor, " b"]) -> Float[Tensor, "b d"]:
-        """What is read so many tokens after the first one that follows each instruction."""
-        place = (words.mask.sum(1) + later).clamp(max=words.ids.shape[1] - 1)
+        """Hidden states so many tokens after the end of each instruction."""
+        place = (words.mask.sum(1) - 1 + later).clamp(max=words.ids.shape[1] - 1)
         return hidden_states(self.model, words)[torch.arange(len(place)), place]
 
     def loss(self, words: Words, labels: Int[Tensor, "b a"], later: Int[Tensor, " b"]) -> Tensor:

@@ -123,7 +123,7 @@ def test_without_text_the_target_is_the_source(edits):
     assert torch.equal(taken.target, torch.stack([edits.target[3], edits.source[6]]))
     assert torch.equal(taken.target_maps, torch.stack([edits.target_maps[3], edits.source_maps[6]]))
     assert taken.text.flatten().tolist() == [float(edits.text[3]), len(embeds) - 1]
-    assert edits.words.mask[-1].sum() == 1  # the empty text: its start alone
+    assert edits.words.mask[-1].sum() == 2  # the empty text: its start and its end
 
 
 def test_times_are_spread_as_the_steps_of_sampling(pipe):
