@@ -54,8 +54,8 @@ class Config:
     width: int = 128  # channels of the transformer, a multiple of 64
     blocks: tuple[int, int] = (1, 5)  # blocks of the transformer with two streams (text and image), with one
     text_width: int = 48  # channels of the text encoder, a multiple of 16
-    sources: int = 28_000  # source images of the shapes world
-    draws: int = 2  # edits of each source
+    sources: int = 14_000  # source images of the shapes world
+    draws: int = 3  # edits of each source
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive sources
     text_dropout: float = 0.1  # share of rows whose text is dropped
     shift: float = 2.0  # of the times, in training and sampling; above 1, more of them at high noise
