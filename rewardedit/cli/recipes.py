@@ -23,6 +23,7 @@ TRAINERS = {
     "shapes_clip": "rewardedit.shapes.trainers.clip",
     "shapes_detector": "rewardedit.shapes.trainers.detector",
     "shapes_editor": "rewardedit.shapes.trainers.editor",
+    "shapes_flow_editor": "rewardedit.shapes.trainers.flow_editor",
     "shapes_segmenter": "rewardedit.shapes.trainers.segmenter",
     "shapes_text_encoder": "rewardedit.shapes.trainers.text_encoder",
     "shapes_text_to_image": "rewardedit.shapes.trainers.text_to_image",

@@ -19,7 +19,7 @@ from rewardedit.language.texts import note_cut
 from rewardedit.models import pretrained
 from rewardedit.prepared import Prepared
 
-TOKENS = 512  # read from a prompt by the pipeline
+TOKENS = 512  # most tokens that are read from a prompt, the pipeline's default
 MOST_PIXELS = 1024 * 1024  # of a source that the pipeline reads as it is
 REFERENCE = 10  # time coordinate of the source's tokens; the target's is 0
 DISTILLED_STEPS = 4
@@ -63,7 +63,7 @@ class Flux2Klein(FlowEditor):
         return pretrained.load(diffusers.Flux2KleinPipeline, folder, dtype=dtype)
 
     def readers(self, pipe: Any) -> list[tuple[Any, int]]:
-        return [(pipe.tokenizer, TOKENS)]
+        return [(pipe.tokenizer, tokens_read(pipe))]
 
     def guidance_options(self, guidance_scale: float, image_guidance_scale: float) -> dict[str, Any]:
         return {"guidance_scale": guidance_scale}
@@ -84,7 +84,8 @@ class Flux2Klein(FlowEditor):
         self, pipe: Any, prompts: list[str], source: Float[Tensor, "b 3 h w"] | None = None
     ) -> dict[str, Tensor]:
         """Hidden states of three layers of Qwen3, side by side."""
-        return {"embeds": pipe.encode_prompt(prompts, device=pipe.device)[0]}
+        embeds, _ = pipe.encode_prompt(prompts, device=pipe.device, max_sequence_length=tokens_read(pipe))
+        return {"embeds": embeds}
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
@@ -173,6 +174,11 @@ class DistilledFlux2Klein(Flux2Klein):
 
 
 DISTILLED = DistilledFlux2Klein()
+
+
+def tokens_read(pipe: Any) -> int:
+    """Tokens to which prompts are padded: the pipeline's default, or fewer if its tokenizer says so."""
+    return min(TOKENS, pipe.tokenizer.model_max_length)
 
 
 def encode_pixels(pipe: Any, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:

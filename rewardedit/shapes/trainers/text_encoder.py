@@ -171,7 +171,7 @@ class Reader(nn.Module):
         tokens = tokens.to(device)
         end = ((tokens == self.end).int().argmax(1) + later.to(device)).clamp(max=tokens.shape[1] - 1)
         state = self.states(tokens)[torch.arange(len(tokens), device=device), end]
-        parsed = _answer_loss(self.answers, state, labels.to(device))
+        parsed = answer_loss(self.answers, state, labels.to(device))
         logits = self.words(state).float()
         present = torch.zeros_like(logits).scatter_(1, tokens, 1.0)
         spelled = F.binary_cross_entropy_with_logits(logits, present, reduction="none").sum(1).mean()
@@ -182,7 +182,7 @@ class Reader(nn.Module):
         device = self.text_encoder.device
         phrases = phrases.to(device)
         ends = phrases[..., 0] >= 0
-        return _answer_loss(self.phrases, self.states(tokens.to(device))[ends], phrases[ends])
+        return answer_loss(self.phrases, self.states(tokens.to(device))[ends], phrases[ends])
 
     @torch.no_grad()
     def read_right(
@@ -192,8 +192,8 @@ class Reader(nn.Module):
         place = torch.arange(len(instructions)), (instructions == self.end).int().argmax(1)
         ends = phrases[..., 0] >= 0
         return {
-            "instructions": _share_right(self.answers, self._states_on_cpu(instructions)[place], labels),
-            "phrases": _share_right(self.phrases, self._states_on_cpu(captions)[ends], phrases[ends]),
+            "instructions": share_right(self.answers, self._states_on_cpu(instructions)[place], labels),
+            "phrases": share_right(self.phrases, self._states_on_cpu(captions)[ends], phrases[ends]),
         }
 
     def _states_on_cpu(self, tokens: Tensor) -> Tensor:
@@ -202,13 +202,13 @@ class Reader(nn.Module):
         return torch.cat([self.states(part.to(device)) for part in tokens.split(280)]).cpu()
 
 
-def _answer_loss(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> Tensor:
+def answer_loss(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> Tensor:
     """Sum of the cross-entropies of all answers, a head and a column of `labels` each."""
     losses = [F.cross_entropy(head(state), labels[:, i]) for i, head in enumerate(heads)]
     return torch.stack(losses).sum()
 
 
-def _share_right(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> float:
+def share_right(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> float:
     """Share of rows with every answer predicted correctly; moves the heads to the CPU."""
     heads = heads.cpu()
     right = [head(state).argmax(1) == labels[:, i] for i, head in enumerate(heads)]

@@ -145,7 +145,17 @@ for name in sys.argv[2:]:
 
 
 def test_a_training_that_does_not_divide_its_work_is_refused_to_several_processes(tmp_path):
-    names = ("autoencoder", "clip", "detector", "editor", "segmenter", "text-encoder", "text-to-image", "vlm")
+    names = (
+        "autoencoder",
+        "clip",
+        "detector",
+        "editor",
+        "flow-editor",
+        "segmenter",
+        "text-encoder",
+        "text-to-image",
+        "vlm",
+    )
     script = tmp_path / "script.py"
     script.write_text(ALONE)
     launch(script, 2, str(tmp_path), *(f"shapes/{name}" for name in names))
