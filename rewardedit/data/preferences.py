@@ -92,6 +92,11 @@ def stored_scores(rows: Any) -> list[float] | None:
     return _column(rows, "scores")
 
 
+def has_preferences(rows: Any) -> bool:
+    """True if rows hold pairs, or edits with scores."""
+    return holds_pairs(rows) or stored_scores(rows) is not None
+
+
 def instructions_of(rows: Any) -> list[str | None]:
     """The instruction of each row."""
     texts = _column(rows, "instructions")
@@ -151,8 +156,9 @@ def best_against_worst(
     alone = len(groups) - len(numbers) - tied
     if not numbers:
         raise ValueError(
-            f"data: none of {len(groups)} sources with their instructions has two edits whose scores differ by "
-            f"more than {min_gap:g} ({tied} without spread, {alone} with fewer than two scored edits); {PAIRED}"
+            f"data: none of {len(groups)} sources with their instructions has two edits whose scores differ "
+            f"by more than {min_gap:g} ({tied} without spread, {alone} with fewer than two scored edits); "
+            f"{PAIRED}"
         )
     return Preferences(RankedPairs(rows, numbers), len(groups), tied, alone)
 

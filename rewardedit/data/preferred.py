@@ -11,12 +11,16 @@ from rewardedit.data.hub import HubPairs
 class PreferredRows(Sequence):
     """The preferred edit of each pair; pairs of which neither edit is preferred are left out."""
 
-    def __init__(self, kind: type[HubPairs], path: str, split: str = "train", root: str | None = None) -> None:
+    def __init__(
+        self, kind: type[HubPairs], path: str, split: str = "train", root: str | None = None
+    ) -> None:
         self.pairs: Any = kind(path, split, root=root)
         ties = set(self.pairs.ties())
         self.numbers = [number for number in range(len(self.pairs)) if number not in ties]
         if not self.numbers:
-            raise ValueError(f"{path}: expected pairs of which one edit is preferred; all {len(ties)} are ties")
+            raise ValueError(
+                f"{path}: expected pairs of which one edit is preferred; all {len(ties)} are ties"
+            )
 
     def __len__(self) -> int:
         return len(self.numbers)

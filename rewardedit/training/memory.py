@@ -3,7 +3,7 @@ models and from runs on `meta`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -279,6 +279,30 @@ def refl_memory(
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.resident + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
+    return _with_overhead({name: resident + size for name, size in stages.items()})
+
+
+def preference_memory(
+    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1
+) -> dict[str, int]:
+    """Most bytes that each stage of direct preference optimisation on given pairs needs; both scorers stay in
+    memory throughout. A micro-batch holds both edits of its pairs; the reference's call keeps nothing.
+    """
+    train = config.train
+    micro_batch, _ = train.micro_batches(processes)
+    both = replace(train, batch_size=2 * train.batch_size, micro_batch_size=2 * micro_batch)
+    resident = sum(weights(scorer.to("meta")) for scorer in scorers.values())
+    needed = finetuning_memory(editor, both, processes)
+    scored = {name: scoring(editor, scorer) for name, scorer in scorers.items()}
+    looked = config.monitor.batch_size * max(editor.sampled, *scored.values())
+    stages = {
+        "scores": SCORE_BATCH * next(iter(scored.values())),
+        "latents": editor.bytes()
+        + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
+        **_fine_tuning(editor, both, needed),
+        "watching": needed.resident + needed.casts + looked,
+        "sweep": editor.bytes(HALF) + looked * HALF // FULL,
+    }
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 

@@ -1,5 +1,5 @@
-"""Direct preference optimisation of editors (Diffusion-DPO, Wallace et al. 2023): settings, loss, and latents of
-pairs, computed once.
+"""Direct preference optimisation of editors (Diffusion-DPO, Wallace et al. 2023): settings, loss, and latents
+of pairs, computed once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,6 +22,7 @@ from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_rows, unreadable_of
+from rewardedit.training.loop import TrainLoop
 
 NOISE_BETA = 2000.0  # of predictions of noise, in Diffusion-DPO's code for Stable Diffusion 1.5
 VELOCITY_BETA = 100.0  # of velocities, in the code of Flow-GRPO; no source has one for predictions of x_0
@@ -31,8 +32,8 @@ VELOCITY_BETA = 100.0  # of velocities, in the code of Flow-GRPO; no source has 
 class PreferenceConfig:
     """Loss on pairs of a preferred and a rejected edit."""
 
-    # β, how steeply the loss falls with the margin, and how near the result stays to the reference; null: 2000
-    # for editors that predict noise, 100 for others
+    # β, how steeply the loss falls with the margin, and how near the result stays to the reference; null:
+    # 2000 for editors that predict noise, 100 for others
     beta: float | None = None
     weight: float = 1.0  # weight of the preference loss
     diffusion_weight: float = 0.0  # weight of the diffusion loss on the preferred edits
@@ -52,7 +53,9 @@ class PreferenceConfig:
         if not 0 <= self.unmasked <= 1:
             raise ValueError(f"unmasked: expected a share from 0 to 1; got {self.unmasked:g}")
         if not self.weight and not self.diffusion_weight:
-            raise ValueError("weight, diffusion_weight: expected one above 0, or nothing is trained; got 0, 0")
+            raise ValueError(
+                "weight, diffusion_weight: expected one above 0, or nothing is trained; got 0, 0"
+            )
 
     def beta_of(self, scheduler: Any) -> float:
         """β for an editor with this training scheduler."""
@@ -63,8 +66,8 @@ class PreferenceConfig:
 
 @dataclass
 class PairBatch:
-    """b pairs to compare: the preferred edits, and below them the rejected ones in the same order. Both edits of
-    a pair have the same noise, time step and conditioning.
+    """b pairs to compare: the preferred edits, and below them the rejected ones in the same order. Both edits
+    of a pair have the same noise, time step and conditioning.
     """
 
     x_0: Float[Tensor, "b2 c h w"]  # scaled latents of 2 b edits
@@ -103,8 +106,9 @@ class PairBatch:
         """Mean squared errors of predictions over an image's pixels."""
         target = family.target(scheduler, self.x_0, self.noise, self.times)
         error = F.mse_loss(predicted, target.float(), reduction="none")
-        weighted = error if self.weight is None else error * self.weight
-        return PairErrors(*weighted.flatten(1).mean(1).chunk(2))
+        unmasked = error.flatten(1).mean(1)
+        errors = unmasked if self.weight is None else (error * self.weight).flatten(1).mean(1)
+        return PairErrors(*errors.chunk(2), unmasked=unmasked.chunk(2)[0])
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class PairErrors:
 
     winner: Float[Tensor, " b"]
     loser: Float[Tensor, " b"]
+    unmasked: Float[Tensor, " b"]  # of the winner, without weights: its diffusion loss
 
     def margin(self, reference: "PairErrors", beta: float) -> Float[Tensor, " b"]:
         """Implicit reward of the preferred edit over the rejected one: −β/2 · [(e_w − e_w,ref) − (e_l −
@@ -137,6 +142,28 @@ def reference(denoiser: Any) -> Iterator[None]:
 def preference_loss(margin: Float[Tensor, " b"]) -> Float[Tensor, ""]:
     """Mean of −log σ(margin): log 2 where the editor is its reference."""
     return -F.logsigmoid(margin).mean()
+
+
+def record_pairs(
+    loop: TrainLoop,
+    margin: Float[Tensor, " b"],
+    errors: PairErrors,
+    expected: PairErrors,
+    after: Float[Tensor, "b2 c h w"],
+    before: Float[Tensor, "b2 c h w"],
+) -> None:
+    """Records means over b pairs for the log.
+
+    `accuracy` is the share of pairs whose preferred edit the editor prefers (a margin above 0); `distance`
+    the mean squared distance of its predictions to the reference's; `winner_gain` and `loser_gain` are how
+    much lower than the reference's its errors are. Where both fall, it unlearns both edits.
+    """
+    b = len(margin)
+    loop.record("margin", margin.mean(), b)
+    loop.record("accuracy", (margin > 0).float().mean(), b)
+    loop.record("distance", F.mse_loss(after, before), b)
+    loop.record("winner_gain", (expected.winner - errors.winner).mean(), b)
+    loop.record("loser_gain", (expected.loser - errors.loser).mean(), b)
 
 
 def region_weights(mask: Float[Tensor, "b 1 h w"], unmasked: float) -> Float[Tensor, "b 1 h w"]:
@@ -167,8 +194,8 @@ def make_pair_cache(
     made_of: dict[str, Any],
     batch_size: int | None = None,
 ) -> PairCache:
-    """Encodes source, preferred and rejected edit of all pairs, or opens the cache in `folder`. Pairs of equal
-    edits, or of two sources, are unreadable.
+    """Encodes source, preferred and rejected edit of all pairs, or opens the cache in `folder`. Pairs of
+    equal edits, or of two sources, are unreadable.
 
     Args:
         data: how images are brought to one size.

@@ -97,13 +97,13 @@ def test_the_best_and_the_worst_of_scored_edits_are_a_pair(tmp_path):
         "pairs: 1 of 4 sources with their instructions; left out: 1 without spread, 2 with fewer than two "
         "scored edits"
     )
-    with pytest.raises(ValueError, match="two edits whose scores differ by more than 2.9"):
+    with pytest.raises(ValueError, match=r"two edits whose scores differ by more than 2\.9"):
         preferences(open_rows(write_table(tmp_path, rows)), min_gap=2.9)
 
 
 def test_rows_without_preferences_or_scores_are_refused(tmp_path):
     data = write_table(tmp_path, [scored_row("coffee", None), scored_row("rocket", None)])
-    with pytest.raises(ValueError, match="data: expected preferences or scores; .* columns source"):
+    with pytest.raises(ValueError, match=r"data: expected preferences or scores; .* columns source"):
         preferences(open_rows(data))
     (pair,) = preferences(open_rows(data), [0.0, 1.0]).pairs
     assert same(pair.left.edited, "rocket")
