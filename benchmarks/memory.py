@@ -54,6 +54,7 @@ from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, vifi_clip, vlm_sft
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
+from rewardedit.training.preference_plan import memory_of_stages
 from rewardedit.training.scorer_estimate import scorer_step
 from rewardedit.training.sft_estimate import sft_memory
 
@@ -76,6 +77,7 @@ RECIPES = (
     "magicbrush-reward-conditioned-lora-24gb",
     "magicbrush-refl",
     "magicbrush-refl-24gb",
+    "instruct-pix2pix-dpo",
     *EDITORS,
     "humanedit-vifi-clip",
     "adiee-scorer",
@@ -324,10 +326,11 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         return vifi_clip.memory(config, own)
     if recipe in EDITORS:
         editor = EDITORS[recipe](require_size(config.data))
-    if "refl" in recipe:
+    if "refl" in recipe or "dpo" in recipe:
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
-        return memory.refl_memory(config, editor, scorers, processes)
+        estimate = memory.refl_memory if "refl" in recipe else memory_of_stages
+        return estimate(config, editor, scorers, processes)
     return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
 

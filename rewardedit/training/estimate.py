@@ -181,16 +181,6 @@ def unet_calls(
     return found
 
 
-def pair_calls(train: TrainConfig, compared: bool, processes: int) -> list[UnetCalls]:
-    """UNet calls of an update on pairs: both edits by the editor and by the reference, or the preferred ones
-    alone.
-    """
-    rows, micro_batches = train.micro_batches(processes)
-    if not compared:
-        return [UnetCalls(micro_batches, rows, True)]
-    return [UnetCalls(micro_batches, 2 * rows, gradient) for gradient in (True, False)]
-
-
 def plan_training(editor: Blueprint, train: TrainConfig, rewards: Sequence[RewardConfig | None]) -> list[str]:
     """Parameters and time of fine-tuning an editor once for each reward; None is a training without one."""
     guided = editor.family.guided_rows

@@ -283,14 +283,16 @@ def refl_memory(
 
 
 def preference_memory(
-    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1
+    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int, rows: int
 ) -> dict[str, int]:
-    """Most bytes that each stage of direct preference optimisation on given pairs needs; both scorers stay in
-    memory throughout. A micro-batch holds both edits of its pairs; the reference's call keeps nothing.
+    """Most bytes that each stage of a training on pairs of data needs; both scorers stay in memory
+    throughout.
+
+    Args:
+        rows: edits of a forward pass.
     """
     train = config.train
-    micro_batch, _ = train.micro_batches(processes)
-    both = replace(train, batch_size=2 * train.batch_size, micro_batch_size=2 * micro_batch)
+    both = replace(train, batch_size=rows * processes, micro_batch_size=rows)
     resident = sum(weights(scorer.to("meta")) for scorer in scorers.values())
     needed = finetuning_memory(editor, both, processes)
     scored = {name: scoring(editor, scorer) for name, scorer in scorers.items()}

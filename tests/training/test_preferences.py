@@ -12,14 +12,13 @@ from rewardedit.batch import EditPair, EditSample
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import load_editor
 from rewardedit.training.finetune import Finetuning
+from rewardedit.training.old_policy import reference
+from rewardedit.training.pair_cache import PairCache, make_pair_cache
 from rewardedit.training.preferences import (
     PairBatch,
-    PairCache,
     PairErrors,
     PreferenceConfig,
-    make_pair_cache,
     preference_loss,
-    reference,
     region_weights,
 )
 from rewardedit.training.trainable import RewardLabels, TrainConfig
@@ -38,9 +37,9 @@ def test_the_loss_by_hand():
     # The winner's error fell by 0.1 and the loser's rose by 0.1; then the winner's rose by 0.1.
     margin = now.margin(before, beta=10.0)
     torch.testing.assert_close(margin, torch.tensor([1.0, -0.5]))
-    by_hand = -sum(math.log(1 / (1 + math.exp(-m))) for m in (1.0, -0.5)) / 2
-    assert float(preference_loss(margin)) == pytest.approx(by_hand)
-    assert float(preference_loss(torch.zeros(3))) == pytest.approx(math.log(2))
+    by_hand = [-math.log(1 / (1 + math.exp(-m))) for m in (1.0, -0.5)]
+    assert preference_loss(margin).tolist() == pytest.approx(by_hand)
+    assert float(preference_loss(torch.zeros(1))) == pytest.approx(math.log(2))
     assert gradcheck(preference_loss, torch.tensor([-3.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True))
 
 
@@ -119,7 +118,7 @@ def test_a_cache_holds_both_edits_and_their_source(tiny_editor, cache):
 
 def batch_of(tuning: Finetuning, cache: PairCache) -> PairBatch:
     (micro,) = tuning.micro_batches(0)
-    return PairBatch.make(tuning, micro, cache.rejected_latents(micro.rows))
+    return PairBatch.of_data(tuning, micro, cache.rejected_latents(micro.rows))
 
 
 def test_both_edits_of_a_pair_share_noise_and_time(tiny_editor, cache, tmp_path):
@@ -147,7 +146,7 @@ def test_the_first_update_starts_at_the_base(tiny_editor, cache, tmp_path):
         now = both.predict(family, tuning.unet, scheduler)
     margin = both.errors(family, scheduler, now).margin(both.errors(family, scheduler, before), beta=2000.0)
     assert torch.equal(margin, torch.zeros(2))
-    assert float(preference_loss(margin)) == pytest.approx(math.log(2))
+    assert preference_loss(margin).tolist() == pytest.approx([math.log(2)] * 2)
     for weight in tuning.modules.trained:
         torch.nn.init.normal_(weight.data)
     with reference(bare):
@@ -158,13 +157,13 @@ def test_the_first_update_starts_at_the_base(tiny_editor, cache, tmp_path):
 
 def test_a_step_lowers_the_winner_s_error_alone(tiny_editor, cache, tmp_path):
     """Near pure noise both edits look alike, and the prediction of the clean one must choose."""
-    tuning = tuning_of(tiny_editor, cache, tmp_path)
+    tuning = tuning_of(tiny_editor, cache, tmp_path, batch_size=1)
     family, scheduler = tuning.editor.family, DDPMScheduler(prediction_type="sample")
     both = batch_of(tuning, cache)
     both = replace(both, x_0=5 * both.x_0, times=torch.full_like(both.times, 999))
     expected = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler).detach())
     now = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler))
-    preference_loss(now.margin(expected, beta=100.0)).backward()
+    preference_loss(now.margin(expected, beta=100.0)).mean().backward()
     with torch.no_grad():
         for weight in tuning.modules.trained:
             weight -= 0.1 * weight.grad
@@ -178,9 +177,25 @@ def test_equal_edits_have_no_gradient(tiny_editor, cache, tmp_path):
     tuning = tuning_of(tiny_editor, cache, tmp_path)
     family, scheduler = tuning.editor.family, tuning.scheduler
     (micro,) = tuning.micro_batches(0)
-    both = PairBatch.make(tuning, micro, micro.inputs.edited)
+    both = PairBatch.of_data(tuning, micro, micro.inputs.edited)
     now = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler))
     before = PairErrors(*(value.detach() for value in vars(now).values()))
-    preference_loss(now.margin(before, beta=2000.0)).backward()
+    preference_loss(now.margin(before, beta=2000.0)).mean().backward()
     for weight in tuning.modules.trained:
         torch.testing.assert_close(weight.grad, torch.zeros_like(weight), rtol=0, atol=1e-4)
+
+
+def test_the_diffusion_loss_of_winners_is_unmasked(tiny_editor, cache, tmp_path):
+    """It is the fine-tuning's own loss on the preferred edits, whatever the region."""
+    tuning = tuning_of(tiny_editor, cache, tmp_path)
+    family, scheduler = tuning.editor.family, tuning.scheduler
+    (micro,) = tuning.micro_batches(0)
+    region = torch.rand(2, 1, 16, 16)
+    both = PairBatch.of_data(tuning, micro, cache.rejected_latents(micro.rows), region)
+    with torch.no_grad():
+        errors = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler))
+        alone = both.winner_errors(family, tuning.unet, scheduler)
+        expected = tuning.diffusion_loss(micro)
+    torch.testing.assert_close(errors.unmasked.mean(), expected)
+    torch.testing.assert_close(alone.mean(), expected)
+    assert not torch.allclose(errors.winner, errors.unmasked)
