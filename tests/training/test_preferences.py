@@ -156,11 +156,14 @@ def test_the_first_update_starts_at_the_base(tiny_editor, cache, tmp_path):
 
 
 def test_a_step_lowers_the_winner_s_error_alone(tiny_editor, cache, tmp_path):
-    """Near pure noise both edits look alike, and the prediction of the clean one must choose."""
-    tuning = tuning_of(tiny_editor, cache, tmp_path, batch_size=1)
+    """Near pure noise a bright and a dark edit look alike: the prediction must choose one."""
+    tuning = tuning_of(tiny_editor, cache, tmp_path)
     family, scheduler = tuning.editor.family, DDPMScheduler(prediction_type="sample")
     both = batch_of(tuning, cache)
-    both = replace(both, x_0=5 * both.x_0, times=torch.full_like(both.times, 999))
+    edits = torch.cat(
+        [torch.full_like(half, value) for half, value in zip(both.x_0.chunk(2), (3, -3), strict=True)]
+    )
+    both = replace(both, x_0=edits, times=torch.full_like(both.times, 999))
     expected = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler).detach())
     now = both.errors(family, scheduler, both.predict(family, tuning.unet, scheduler))
     preference_loss(now.margin(expected, beta=100.0)).mean().backward()
