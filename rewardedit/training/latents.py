@@ -154,7 +154,7 @@ def encode_rows(
     stage(folder, made_of, encode, len(parts), finish=join)
 
     # Arrays stay on disk: a step reads only its own rows.
-    return _opened(folder, images), read_settings_file(folder / "rows.json")
+    return open_arrays(folder, images), read_settings_file(folder / "rows.json")
 
 
 def unreadable_of(texts: dict[str, list[Any]]) -> dict[int, str]:
@@ -248,6 +248,6 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
 
 
-def _opened(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+def open_arrays(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
     """Arrays of `folder`, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]

@@ -26,7 +26,7 @@ from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
-from rewardedit.training.latents import LatentCache, encode_rows, unreadable_of
+from rewardedit.training.latents import LatentCache, encode_rows, open_arrays, unreadable_of
 from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks
 from rewardedit.training.online import Watching, load_watching
 from rewardedit.training.preferences import region_weights
@@ -132,7 +132,7 @@ def cache_regions(cache: PairCache, masks: NoiseMasks, folder: Path, made_of: di
         join_arrays([shard / "regions.npy" for shard in shards], folder / "regions.npy")
 
     stage(folder, {"data": cache.data, "rows": len(rows), **made_of}, find, len(parts), finish=join)
-    return np.load(folder / "regions.npy", mmap_mode="r")
+    return open_arrays(folder, ("regions",))[0]
 
 
 @dataclass
