@@ -20,7 +20,9 @@ from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.trainers.dpo import Config, plan, train
 from rewardedit.training.group_rollouts import Rollout
 from rewardedit.training.monitor import MonitorConfig
-from rewardedit.training.online import OnlineConfig
+from rewardedit.training.online import OnlineConfig, with_data
+from rewardedit.training.pair_cache import find_pairs
+from rewardedit.training.preference_plan import pairs_line
 from rewardedit.training.preferences import PreferenceConfig, RolloutPairs
 from rewardedit.training.trainable import TrainConfig
 from tests.editors import small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
@@ -72,7 +74,7 @@ def online_of(base: str, **settings) -> Config:
 
 
 def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path):
-    config = config_of(pairs, tiny_editor, max_steps=4, variants=("dpo", "winners_only"))
+    config = config_of(pairs, tiny_editor)
     lines = plan(config)
     assert "pairs: 8 of 8 sources with their instructions" in lines
     assert "UNet calls an update: 1 with gradient on 8 rows, 1 without on 8 rows" in lines
@@ -84,29 +86,38 @@ def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path):
     assert (first["margin"], first["accuracy"], first["distance"]) == (0, 0, 0)
     assert last["distance"] > 0
     assert last["margin"] != 0
-    plain = read_log(tmp_path / "run" / "variants" / "winners_only")
-    assert "margin" not in plain[0]
     watched = json.loads((tmp_path / "run" / "monitor.json").read_text())
-    assert [check["step"] for check in watched["checks"]] == [0, 4]
+    assert [check["step"] for check in watched["checks"]] == [0, 2]
     assert {"l1", "clip_d", "change_outside"} <= set(watched["checks"][0])
     assert load_editor(str(out)).pipe.get_list_adapters() == {"unet": ["default_0"]}
 
 
-def test_watched_sources_are_not_trained_on(pairs, tiny_editor):
+def test_watched_sources_are_not_trained_on(pairs):
     reward = OnlineConfig({"clip_d": {"checkpoint": "shapes/clip"}})
-    config = Config("x", pairs, reward, tiny_editor, TrainConfig(**FAST), MonitorConfig(n=2))
-    assert "pairs: 6 of 6 sources with their instructions" in plan(config)
+    config = Config("x", pairs, reward, train=TrainConfig(**FAST), monitor=MonitorConfig(n=2))
+    assert pairs_line(with_data(config)) == "pairs: 6 of 6 sources with their instructions"
 
 
 def test_candidates_are_ranked_by_the_reward(tiny_editor, tmp_path):
-    data = DataConfig("shapes", limit=6, size=32)
+    data = DataConfig("shapes", limit=4, size=32)
     candidates = CandidatesConfig((tiny_editor,), num_inference_steps=1, batch_size=4)
-    config = config_of(data, tiny_editor, candidates=candidates, max_steps=1)
-    assert "rows: 6; pairs: the best and the worst edit of each source by l1" in plan(config)
-    train(config, tmp_path / "run")
-    names = json.loads((tmp_path / "run" / "cache" / "rows.json").read_text())["ids"]
-    assert len(names) == 6
-    assert all(">" in name for name in names)
+    config = config_of(data, tiny_editor, candidates=candidates)
+    line = "rows: 4; pairs: the best and the worst edit of each source by l1"
+    assert pairs_line(with_data(config)) == line
+    found = find_pairs(data, candidates, "l1", 0.0, tmp_path)
+    assert len(found) == 4
+    for pair in found.pairs:
+        assert pair.left.id.endswith("/source"), "nothing has changed less"
+        assert torch.equal(pair.left.source, pair.right.source)
+
+
+@pytest.mark.slow
+def test_winners_alone_are_fine_tuned_on(pairs, tiny_editor, tmp_path):
+    train(config_of(pairs, tiny_editor, variants=("dpo", "winners_only")), tmp_path)
+    assert "margin" not in read_log(tmp_path / "variants" / "winners_only")[0]
+    online = online_of(tiny_editor, variants=("dpo", "winners_only"))
+    train(online, tmp_path / "online")
+    assert "margin" not in read_log(tmp_path / "online" / "variants" / "winners_only")[0]
 
 
 def test_bad_pairs_are_listed_and_stop_a_run(tiny_editor, tmp_path):
@@ -115,8 +126,7 @@ def test_bad_pairs_are_listed_and_stop_a_run(tiny_editor, tmp_path):
     config = config_of(data, tiny_editor, max_steps=1)
     with pytest.raises(ValueError, match=r"1 of 4 rows cannot be used.*both are the same image"):
         train(config, tmp_path / "run")
-    train(replace(config, bad_rows=0.5), tmp_path / "again")
-    (skipped,) = read_json_lines(tmp_path / "again" / "skipped.jsonl")
+    (skipped,) = read_json_lines(tmp_path / "run" / "skipped.jsonl")
     assert skipped["row"] == 1
 
 
@@ -152,14 +162,14 @@ def test_a_given_mask_needs_rows_with_one(pairs, tiny_editor, tmp_path):
 
 
 def test_the_best_and_the_worst_of_rollouts_are_trained_on(tiny_editor, tmp_path):
-    config = online_of(tiny_editor, max_steps=3, preference=PreferenceConfig(reference_every=None, times=2))
+    config = online_of(tiny_editor, preference=PreferenceConfig(reference_every=None, times=2))
     lines = plan(config)
     assert "rows: 6; an update: the best and the worst of 3 images in 2 groups" in lines
     assert (
         "UNet calls an update: 2 with gradient on 4 rows, 2 without on 4 rows, 2 without on 6 rows" in lines
     )
     train(config, tmp_path / "run")
-    first, _, last = read_log(tmp_path / "run")
+    first, last = read_log(tmp_path / "run")
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert {"reward.l1", "spread.l1", "groups_without_spread", "margin", "accuracy", "distance"} <= set(first)
     assert (first["margin"], last["margin"] != 0, last["distance"] > 0) == (0, True, True)
@@ -174,7 +184,7 @@ def test_a_refreshed_reference_is_the_current_editor(tiny_editor, tmp_path):
 
 
 def test_groups_without_spread_train_nothing(tiny_editor, tmp_path):
-    config = online_of(tiny_editor, reward={"least_spread": 1e3}, weight_decay=0.0)
+    config = online_of(tiny_editor, reward={"least_spread": 1e3}, max_steps=1)
     out = train(config, tmp_path)
     for line in read_log(tmp_path):
         assert (line["loss"], line["groups_without_spread"]) == (0, 1)
