@@ -151,9 +151,9 @@ def test_clean_latents_follow_from_exact_velocities():
 
 
 @pytest.fixture(scope="module")
-def made(tiny_editor, tmp_path_factory):
+def made(shared, tiny_editor, tmp_path_factory):
     config = config_of(tiny_editor)
-    inputs, tuning, old, rollouts = parts(config, tmp_path_factory.mktemp("made"))
+    inputs, tuning, old, rollouts = parts(config, tmp_path_factory.mktemp("made"), shared)
     with old.active():
         return config, inputs, tuning, old, rollouts, rollouts.make(0, tuning.loop)
 
