@@ -367,10 +367,10 @@ def write(recipe: str, found: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    line = read_command_line(__doc__)
+    command_line = read_command_line(__doc__)
     sd15 = make_editor()
     for name in RECIPES:
         needed = stages(name, sd15)
-        if line.write:
+        if command_line.write:
             write(name, needed)
         print(f"{name}: {max(needed.values()) / GIB:.1f} GiB at most")
