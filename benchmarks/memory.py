@@ -51,10 +51,11 @@ from rewardedit.scorers.preservation import DinoI
 from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
-from rewardedit.trainers import adiee_scorer, vifi_clip, vlm_sft
+from rewardedit.trainers import adiee_scorer, dpo, vifi_clip, vlm_sft
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
 from rewardedit.training.online import OnlineRecipe
+from rewardedit.training.preference_plan import memory_of_stages
 from rewardedit.training.scorer_estimate import scorer_step
 from rewardedit.training.sft_estimate import sft_memory
 
@@ -77,6 +78,7 @@ RECIPES = (
     "magicbrush-reward-conditioned-lora-24gb",
     "magicbrush-refl",
     "magicbrush-refl-24gb",
+    "instruct-pix2pix-dpo",
     *EDITORS,
     "humanedit-vifi-clip",
     "adiee-scorer",
@@ -329,6 +331,8 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
         needed = memory.online_memory if isinstance(config, OnlineRecipe) else memory.refl_memory
+        if isinstance(config, dpo.Config):
+            needed = memory_of_stages
         return needed(config, editor, scorers, processes)
     return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
@@ -363,10 +367,10 @@ def write(recipe: str, found: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    line = read_command_line(__doc__)
+    command_line = read_command_line(__doc__)
     sd15 = make_editor()
     for name in RECIPES:
         needed = stages(name, sd15)
-        if line.write:
+        if command_line.write:
             write(name, needed)
         print(f"{name}: {max(needed.values()) / GIB:.1f} GiB at most")

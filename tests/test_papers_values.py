@@ -16,6 +16,7 @@ SUPPLEMENT = "ADIEE App. B"
 ADIEE_CODE = "SamsungLabs/ADIEE"
 NFT_CODE = "NVlabs/DiffusionNFT"
 UNIRL = "UniRL 0.2.0"
+DPO_CODE = "huggingface/diffusers, examples/research_projects/diffusion_dpo"
 IMAGENHUB = "TIGER-AI-Lab/ImagenHub, as ADIEE App. B says"
 FACTORY = "LLaMA-Factory's qwen2vl_lora_sft.yaml, as ADIEE App. B says"
 DICE = "aimagelab/DICE and Baraldi et al. 2025"
@@ -136,6 +137,17 @@ VALUES: list[tuple[str, str, Any, str]] = [
             ("diffusion_weight", 1.0, "ADIEE Eq. 8"),
         )
     ),
+    *(
+        ("instruct-pix2pix-dpo", f"train.{setting}", value, DPO_CODE)
+        for setting, value in (
+            ("lora_rank", 8),
+            ("lr", 1e-5),
+            ("lr_warmup_steps", 0),
+            ("batch_size", 32),
+            ("max_steps", 10_000),
+            ("mixed_precision", "fp16"),
+        )
+    ),
     ("klein-nft", "data.size", 512, UNIRL),
     ("klein-nft", "reward.group_size", 16, UNIRL),
     ("klein-nft", "reward.num_inference_steps", 10, UNIRL),
@@ -200,6 +212,7 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl", "train.mixed_precision", "fp16", "in fp16 a step would keep a copy"),
     ("magicbrush-refl-24gb", "train.lora_rank", None, "as a LoRA"),
     ("magicbrush-refl-24gb", "train.lr", 5e-5, "as a LoRA"),
+    ("instruct-pix2pix-dpo", "data.size", 512, "256 pixels are ours"),
     ("klein-nft", "train.batch_size", 1024, "Theirs trains on 64 groups an update, this on 8"),
     ("qwen-image-edit-nft", "train.batch_size", 768, "Theirs trains on 48 groups an update, this on 4"),
 ]

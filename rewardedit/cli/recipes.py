@@ -17,6 +17,7 @@ CONFIG = "config.yaml"  # in a run's folder
 TRAINERS = {
     "adiee_data": "rewardedit.trainers.adiee_data",
     "adiee_scorer": "rewardedit.trainers.adiee_scorer",
+    "dpo": "rewardedit.trainers.dpo",
     "nft": "rewardedit.trainers.nft",
     "refl": "rewardedit.trainers.refl",
     "reward_conditioned": "rewardedit.trainers.reward_conditioned",
@@ -34,7 +35,7 @@ TRAINERS = {
 }
 # Titles of groups of trainers for photographs, in the order in which they are listed.
 GROUPS = {
-    "edit photographs better": ("reward_conditioned", "refl", "nft", None),  # None: phases of several
+    "edit photographs better": ("reward_conditioned", "refl", "nft", "dpo", None),  # None: phases of several
     "score edits": ("adiee_scorer", "vifi_clip"),
     "make data": ("adiee_data", "vlm_sft"),
 }

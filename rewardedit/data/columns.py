@@ -11,7 +11,7 @@ from typing import Any
 from rewardedit.batch import text_or_none
 from rewardedit.processes import notice
 
-PICTURES = ("source", "edited", "target", "mask")
+PICTURES = ("source", "edited", "target", "mask", "loser")  # loser: the rejected one of two edits
 TEXTS = ("id", "instruction", "source_caption", "target_caption", "edit_type")
 FIELDS = (*PICTURES, *TEXTS)
 
@@ -27,6 +27,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "target_caption": ("edited_prompt", "target_prompt", "edited_caption", "output_caption"),
     "edit_type": ("editing_type",),
 }
+# Names of the preferred and the rejected edit, which count where a table has both of a pair.
+PREFERENCES = (("winner", "loser"), ("chosen", "rejected"), ("preferred", "rejected"))
 IMAGE = ("image", "img", "file", "file_name", "path")  # a plain image column: 🤗 ImageFolder's `file_name`
 OTHERS = "other columns"
 INDEX = re.compile(r"unnamed:_\d+|__index_level_\d+__")  # pandas' index, not a column
@@ -57,6 +59,7 @@ def name_columns(
         if name in names:
             found.setdefault(name, name)
 
+    found |= _preferred(_others(names, found), found)
     found |= _by_aliases(file, _others(names, found), _lacking(found))
     found |= _plain_image(_others(names, found), found)
 
@@ -83,8 +86,8 @@ def _others(names: Sequence[str], found: Mapping[str, str]) -> list[str]:
 
 
 def _lacking(found: Mapping[str, str]) -> list[str]:
-    """The fields that no column holds."""
-    return [field for field in FIELDS if field not in found]
+    """The fields with other names that no column holds."""
+    return [field for field in ALIASES if field not in found]
 
 
 def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -96,6 +99,17 @@ def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict
         if name not in names:
             raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
     return dict(columns)
+
+
+def _preferred(names: Sequence[str], found: Mapping[str, str]) -> dict[str, str]:
+    """The columns of the preferred edit, as the edited image, and of the rejected one; {} unless a table has
+    both and no edited image beside them.
+    """
+    plain = {_picture(name): name for name in [*names, *found.values()]}
+    for winner, loser in PREFERENCES:
+        if "edited" not in found and winner in plain and loser in plain:
+            return {"edited": plain[winner], "loser": plain[loser]}
+    return {}
 
 
 def _by_aliases(file: Path, names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:

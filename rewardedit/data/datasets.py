@@ -39,6 +39,7 @@ class DataConfig:
         "shapes",
         "magicbrush",
         "humanedit",
+        "editreward",
         "emu_edit",
         "emu_edit_generations",
         "instruct_pix2pix",
@@ -71,7 +72,7 @@ class DataConfig:
     # read file by file as rows are used, without downloading all first; for scoring, relabelling and
     # reward-conditioned training with a data set on the hub
     stream: bool = False
-    # table only: the columns that hold source, edited, target, mask, instruction and so on, e.g.
+    # table only: the columns that hold source, edited, loser, target, mask, instruction and so on, e.g.
     # {source: photo}; common names are recognised without it
     columns: dict[str, str] = dataclasses.field(default_factory=dict)
     shapes: WorldConfig | None = None  # settings of the generated world `shapes`, for its rows alone

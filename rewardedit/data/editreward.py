@@ -48,6 +48,9 @@ class EditReward(HubPairs):
         *pictures,
     )
 
+    def ties(self) -> list[int]:
+        return [number for number, vote in enumerate(self.rows["vote_type"]) if VOTES.get(vote) == "tie"]
+
     def pair(self, row: dict[str, Any]) -> EditPair:
         vote = row["vote_type"]
         if vote not in VOTES:

@@ -50,6 +50,12 @@ class HubTable(Sequence):
     def __len__(self) -> int:
         return len(self.rows)
 
+    def source_ids(self) -> list[str]:
+        """The source image of each row, by the content of its file; images are not decoded."""
+        column = self.pictures[0]
+        files = self.rows.select_columns([column])
+        return [content_id(row[column], number, self.folder) for number, row in enumerate(files)]
+
     def at(self, index: int) -> dict[str, Any]:
         """One row as `opened` gives it."""
         if not 0 <= index < len(self):
@@ -102,12 +108,6 @@ class HubRows(HubTable):
         """The type of edit of each row; None if the data set names none."""
         return None if self.type_column is None else list(map(str, self.rows[self.type_column]))
 
-    def source_ids(self) -> list[str]:
-        """The source image of each row, by the content of its file; images are not decoded."""
-        column = self.pictures[0]
-        files = self.rows.select_columns([column])
-        return [content_id(row[column], number, self.folder) for number, row in enumerate(files)]
-
     def other_source_ids(self) -> list[str | None]:
         """The second source image of each row, if it shows one."""
         return [None] * len(self)
@@ -146,6 +146,10 @@ class HubPairs(HubTable):
 
     def __getitem__(self, index: int) -> EditPair:  # type: ignore[override]
         return self.pair(self.at(index))
+
+    def ties(self) -> list[int]:
+        """Numbers of the pairs of which neither edit is preferred."""
+        return []
 
     def pair(self, row: dict[str, Any]) -> EditPair:
         """A row as `opened` gives it, as a pair."""

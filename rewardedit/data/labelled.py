@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -62,6 +63,14 @@ class LabelledEdits(HubRows):
     def other_source_ids(self) -> list[str | None]:
         """The image that a row's edit is made of, if it is another than the row's source."""
         return list(self.rows["other_source_id"])
+
+    def scores(self) -> list[float]:
+        """The label of each row, NaN where it has none."""
+        return [math.nan if label is None else float(label) for label in self.rows["label"]]
+
+    def instructions(self) -> list[str]:
+        """The instruction of each row."""
+        return list(self.rows["instruction"])
 
     def row_id(self, row: dict[str, Any]) -> str:
         return str(row["id"])

@@ -3,16 +3,17 @@
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from rewardedit.batch import EditSample, text_or_none
+from rewardedit.batch import EditPair, EditSample, text_or_none
 from rewardedit.data.annotations import OTHER_ROOT, is_text
 from rewardedit.data.columns import OTHERS, PICTURES, TEXTS, name_columns
 from rewardedit.data.sources import as_details
@@ -23,6 +24,8 @@ from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_system_error, p
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 NAMES = tuple(map("".join, product(("rows", "metadata"), SUFFIXES)))
+LOSER = "loser"
+SCORE = "score"  # a column with a number for each edit; higher is better
 REQUIRED = (("source",), ("instruction",), ("edited", "target"))  # a row has one column of each group
 
 
@@ -40,7 +43,8 @@ class StoredImage:
 
 class Table(Sequence):
     """Rows with the columns source, instruction and target (or edited); optionally mask, captions,
-    edit_type and id.
+    edit_type and id. Of two edits of a source, `winner` (or edited) holds the preferred one and `loser` the
+    other; or each edit has a row and a `score`.
 
     Images are paths, relative to the file's folder or to `root`, in which they must lie; in a Parquet table
     they may also be the bytes of image files, plain or as 🤗 datasets stores images.
@@ -144,6 +148,10 @@ class Table(Sequence):
         instruction = self.records[index].get("instruction")
         return text_or_none(instruction) if isinstance(instruction, str) else None
 
+    def instructions(self) -> list[str | None]:
+        """The instruction of each row; None for one that has none."""
+        return list(map(self.instruction_of, range(len(self))))
+
     def details(self, index: int) -> dict[str, str]:
         """A row's files, its type of edit and its other columns; a source that the table stores is identified
         by its content.
@@ -162,12 +170,48 @@ class Table(Sequence):
         record = self.records[index]
         fields: dict[str, Any] = {"id": self.id_of(index)}
         for name in PICTURES:
-            if record.get(name):
+            if name != LOSER and record.get(name):
                 fields[name] = self._picture(index, name)
         for name in TEXTS:
             if record.get(name) not in (None, ""):
                 fields[name] = str(record[name])
         return EditSample(**fields)
+
+    def has_pairs(self) -> bool:
+        """True if rows hold a rejected edit beside the preferred one."""
+        return any(record.get(LOSER) for record in self.records)
+
+    def pair_of(self, index: int) -> EditPair:
+        """A row's two edits; the left one is preferred.
+
+        Raises:
+            ValueError: if an image is missing or damaged.
+        """
+        sample = self[index]
+        if not self.records[index].get(LOSER):
+            raise ValueError(f"{self.file}: row {index + 1} has no {LOSER}, the rejected edit")
+        winner = sample if sample.edited is not None else replace(sample, edited=sample.target)
+        loser = replace(winner, edited=self._picture(index, LOSER))
+        return EditPair(sample.id, winner, loser, "left")
+
+    def scores(self) -> list[float] | None:
+        """The score of each row, NaN where it has none; None if the table has no such column.
+
+        Raises:
+            ValueError: if one is not a number.
+        """
+        values = [record[OTHERS].get(SCORE) for record in self.records]
+        if all(value is None for value in values):
+            return None
+        scores = []
+        for number, value in enumerate(values, 1):
+            try:
+                scores.append(math.nan if value in (None, "") else float(value))
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"{self.file}: row {number}: {SCORE}: expected a number; got {printable(str(value))}"
+                ) from None
+        return scores
 
     def _picture(self, index: int, name: str) -> Image.Image:
         value = self.records[index][name]

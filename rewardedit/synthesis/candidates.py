@@ -3,13 +3,15 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rewardedit.batch import EditSample
 from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, Rows, open_rows
 from rewardedit.data.datasets import SHARD_BATCHES
 from rewardedit.data.digests import file_digests
-from rewardedit.data.sources import row_id
+from rewardedit.data.preferences import instructions_of
+from rewardedit.data.sources import row_id, source_ids
 from rewardedit.data.stream import StreamedRows, read_or_stream
 from rewardedit.files import AnyPath, reopened
 from rewardedit.images import load_pil
@@ -80,6 +82,14 @@ class WithCandidates(Sequence):
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
+
+    def source_ids(self) -> list[str]:
+        """The source image of each candidate."""
+        return list(chain.from_iterable([name] * len(self.kinds) for name in source_ids(self.rows)))
+
+    def instructions(self) -> list[str | None]:
+        """The instruction of each candidate."""
+        return list(chain.from_iterable([text] * len(self.kinds) for text in instructions_of(self.rows)))
 
     def id_of(self, index: int) -> str:
         """A candidate's id, even if its row cannot be read."""

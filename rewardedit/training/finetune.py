@@ -189,22 +189,26 @@ class Finetuning:
         """InstructPix2Pix's objective on the data set's own pairs, mean over the rows."""
         device = self.accelerator.device
         inputs = micro.inputs.to(device)
-        texts = dict(inputs.texts)
-        tokens = texts.pop("tokens", None)
-        if self.text_encoder is not None:
-            texts["embeds"] = self.text_encoder(tokens)[0]
-        if self.embedding is not None:
-            texts["embeds"] = self.embedding(texts["embeds"], inputs.label)
         losses = self.editor.family.loss(
             self.unet,
             self.scheduler,
             inputs.edited,
             micro.noise.to(device, non_blocking=True),
             micro.times.to(device, non_blocking=True),
-            Conditioning(source=inputs.source, **texts),
+            self.conditioning(inputs),
             min_snr=self.config.min_snr,
         )
         return losses.mean()
+
+    def conditioning(self, inputs: Inputs) -> Conditioning:
+        """The conditioning of inputs on the device that trains."""
+        texts = dict(inputs.texts)
+        tokens = texts.pop("tokens", None)
+        if self.text_encoder is not None:
+            texts["embeds"] = self.text_encoder(tokens)[0]
+        if self.embedding is not None:
+            texts["embeds"] = self.embedding(texts["embeds"], inputs.label)
+        return Conditioning(source=inputs.source, **texts)
 
     def _inputs(self, rows: Int[Tensor, " b"], dropout: Float[Tensor, " b"]) -> Inputs:
         """Inputs of rows; `dropout`, uniform in [0, 1), decides which conditioning is dropped."""

@@ -30,6 +30,7 @@ from rewardedit.training.prompt_cache import (
 from rewardedit.training.trainable import RewardLabels
 from rewardedit.untrusted import read_settings_file
 
+EDITS = ("edited", "source")  # the images that a row of edits has
 ENCODE_PIXELS = 2**21  # most pixels encoded at a time: 32 images of side 256, for which the VAE needs 5 GiB
 
 
@@ -102,62 +103,87 @@ def make_cache(
     Raises:
         ValueError: if the folder holds latents of other rows, or by another editor.
     """
+    arrays, texts = encode_rows(rows, data, editor, folder, {"candidates": candidates}, batch_size)
+    scaling = editor.family.latent_scaling(editor.pipe.vae)
+    return LatentCache(
+        rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable_of(texts)
+    )
+
+
+def encode_rows(
+    rows: Rows | StreamedRows,
+    data: DataConfig,
+    editor: Editor,
+    folder: Path,
+    made_of: dict[str, Any],
+    batch_size: int | None = None,
+    images: tuple[str, ...] = EDITS,
+) -> tuple[list[np.ndarray], dict[str, list[Any]]]:
+    """Latents of these images of all rows, memory-mapped, with the rows' ids and instructions and the reasons
+    why some are unreadable; an earlier run's in `folder` are taken.
+
+    Args:
+        made_of: all else that the result depends on.
+        images: fields of a row.
+
+    Raises:
+        ValueError: if the folder holds latents of other rows, or by another editor.
+    """
     size = batch_size or encode_batch_size(require_size(data))
     parts = shards_of(rows, size)
-    made_of = {
-        "base": name_of(editor),
-        "data": data,
-        "candidates": candidates,
-        "rows": count_rows(rows),
-        "batch": size,
-    }
-
+    made_of = {"base": name_of(editor), "data": data, "rows": count_rows(rows), "batch": size, **made_of}
     load = loaded_once(editor)
 
-    def encoded(name: str, images: Tensor) -> np.ndarray:
+    def encoded(name: str, pixels: Tensor) -> np.ndarray:
         own = load()
         encode = own.family.encode_sources if name == "source" else own.family.encode_images
         with devices.tf32(own.pipe.device.type):
-            return encode(own.pipe, images).half().cpu().numpy()
+            return encode(own.pipe, pixels).half().cpu().numpy()
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
-        latents, records = _encode_rows(parts[number].fetch().rows, data, size, encoded)
+        latents, records = _encode_rows(parts[number].fetch().rows, data, size, encoded, images)
         for name, values in latents.items():
             np.save(path / f"{name}.npy", values)
         write_json(path / "rows.json", records)
 
     def join(shards: list[Path]) -> None:
-        _join(folder, ("edited", "source"), shards)
+        _join(folder, images, shards)
         write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, made_of, encode, len(parts), finish=join)
 
     # Arrays stay on disk: a step reads only its own rows.
-    texts = read_settings_file(folder / "rows.json")
-    arrays = _opened(folder, ("edited", "source"))
-    scaling = editor.family.latent_scaling(editor.pipe.vae)
-    unreadable = {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
-    return LatentCache(rows, data, texts["ids"], texts["instructions"], folder, scaling, *arrays, unreadable)
+    return open_arrays(folder, images), read_settings_file(folder / "rows.json")
+
+
+def unreadable_of(texts: dict[str, list[Any]]) -> dict[int, str]:
+    """Reasons of unreadable rows by their numbers, of the texts of `encode_rows`."""
+    return {row: reason for row, reason in enumerate(texts["unreadable"]) if reason is not None}
 
 
 def _encode_rows(
-    rows: Rows, data: DataConfig, size: int, encode: Callable[[str, Tensor], np.ndarray]
+    rows: Rows,
+    data: DataConfig,
+    size: int,
+    encode: Callable[[str, Tensor], np.ndarray],
+    images: tuple[str, ...],
 ) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-    """Latents of `edited` and `source`, (n, c, h, w) in fp16 and zero for unreadable rows; and the rows' ids,
+    """Latents of these images, (n, c, h, w) in fp16 and zero for unreadable rows; and the rows' ids,
     instructions and reasons why they cannot be read.
     """
     ids = [""] * len(rows)
     instructions = [""] * len(rows)
     reasons: list[str | None] = [None] * len(rows)
     latents: dict[str, np.ndarray] = {}
-    for found in read_shard(rows, data, size, fields=()):
+    optional = [name for name in images if name not in EDITS]
+    for found in read_shard(rows, data, size, fields=optional):
         for row, reason in found.unreadable.items():
             reasons[row] = reason
         if found.pixels is None:
             continue
         batch = found.pixels.to(devices.default_device())
-        for name in ("edited", "source"):
+        for name in images:
             values = encode(name, getattr(batch, name))
             if name not in latents:
                 latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
@@ -167,7 +193,7 @@ def _encode_rows(
             instructions[row] = batch.instruction[i]
     if not latents:  # no row can be read
         black = torch.zeros(1, 3, require_size(data), require_size(data))
-        for name in ("edited", "source"):
+        for name in images:
             latents[name] = np.zeros((len(rows), *encode(name, black).shape[1:]), np.float16)
     return latents, {"ids": ids, "instructions": instructions, "unreadable": reasons}
 
@@ -222,6 +248,6 @@ def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:
         join_arrays([shard / f"{name}.npy" for shard in shards], folder / f"{name}.npy")
 
 
-def _opened(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
+def open_arrays(folder: Path, names: tuple[str, ...]) -> list[np.ndarray]:
     """Arrays of `folder`, memory-mapped."""
     return [np.load(folder / f"{name}.npy", mmap_mode="r") for name in names]

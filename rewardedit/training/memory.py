@@ -331,6 +331,35 @@ def online_memory(
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
+def preference_memory(
+    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int, rows: int
+) -> dict[str, int]:
+    """Most bytes that each stage of a training on pairs of data needs, on the device that trains.
+
+    Args:
+        config: an `OnlineRecipe`.
+        scorers: as for `online_memory`.
+        rows: edits of a forward pass.
+    """
+    train = config.train
+    both = replace(train, batch_size=rows * processes, micro_batch_size=rows)
+    first, held_out = [scorer.to("meta") for scorer in scorers.values()]
+    resident = weights(held_out) + (0 if config.reward.device else weights(first))
+    needed = finetuning_memory(editor, both, processes)
+    looked = config.monitor.batch_size * max(
+        editor.sampled, *(scoring(editor, scorer) for scorer in (first, held_out))
+    )
+    stages = {
+        "scores": SCORE_BATCH * scoring(editor, first),
+        "latents": editor.bytes()
+        + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
+        **_fine_tuning(editor, both, needed),
+        "watching": needed.resident + needed.casts + looked,
+        "sweep": editor.bytes(HALF) + looked * HALF // FULL,
+    }
+    return _with_overhead({name: resident + size for name, size in stages.items()})
+
+
 def _fine_tuning(editor: Blueprint, train: TrainConfig, needed: Training) -> dict[str, int]:
     stages = {"step": needed.resident + needed.step, "update": needed.resident + needed.update}
     if train.validate_every:

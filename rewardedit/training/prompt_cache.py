@@ -131,10 +131,10 @@ def _encode_rows(editor: Editor, rows: Rows, texts: list[str], data: DataConfig)
     """Values of the texts with their sources, then of the empty text with them; None for unreadable rows."""
     values: list[Values | None] = [None] * (2 * len(rows))
     for found in read_shard(rows, data, ENCODE_BATCH, fields=()):
-        if found.pixels is None:
+        if found.batch is None:
             continue
         for i, row in enumerate(found.numbers):
-            source = found.pixels.images["source"][i : i + 1]
+            source = found.batch.source[i : i + 1]
             for at, text in ((row, texts[row]), (len(rows) + row, EMPTY_BESIDE_SOURCE)):
                 values[at] = _small(editor.family.encode_texts(editor.pipe, [text], source))
     return values

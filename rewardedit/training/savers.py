@@ -45,18 +45,22 @@ def memory_of_pairs(editor: Callable[[], Blueprint]) -> Callable[[TrainConfig], 
 
 
 def memory_of_feedback(
-    config: Any, editor: Callable[[], Blueprint], scorers: Callable[[], dict[str, Scorer]]
+    config: Any,
+    editor: Callable[[], Blueprint],
+    scorers: Callable[[], dict[str, Scorer]],
+    stages: Callable[..., dict[str, int]] = refl_memory,
 ) -> Callable[[TrainConfig], int]:
-    """Estimate of the bytes that the dearest stage of a ReFL recipe needs, for `fit_training`.
+    """Estimate of the bytes that the dearest stage of a recipe with scorers needs, for `fit_training`.
 
     Args:
+        stages: estimates the bytes of each stage.
         scorers: loads the training reward first, then the held-out one; they are moved to `meta`, without
             weights.
     """
 
     def needed(train: TrainConfig) -> int:
-        stages = refl_memory(replace(config, train=train), editor(), scorers(), processes().num_processes)
-        return max(stages.values())
+        needed = stages(replace(config, train=train), editor(), scorers(), processes().num_processes)
+        return max(needed.values())
 
     return needed
 

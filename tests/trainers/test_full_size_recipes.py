@@ -27,6 +27,8 @@ from rewardedit.diffusion.editor_files import LORA
 from rewardedit.images import load_image
 from rewardedit.scoring import read_columns
 from rewardedit.training.checkpoints import checkpoints
+from tests.data.layouts import write_parquet
+from tests.data.test_pairs import DATA, data_row
 from tests.models import save_dino, save_vlm
 
 # of a first turn, and of later ones
@@ -208,6 +210,36 @@ def test_refl_runs_to_its_end(
     assert [look["step"] for look in watched["checks"]] == [0, 2]
     assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
     assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
+
+
+@pytest.mark.slow  # tests/trainers/test_dpo.py trains on pairs of a table
+def test_dpo_runs_to_its_end(magicbrush, narrow_sd15, tiny_dino, tiny_judge, tmp_path):
+    pairs = tmp_path / "pairs"
+    pairs.mkdir()
+    votes = ("leftvote", "rightvote", "tie", "leftvote", "rightvote")
+    rows = [data_row(unique_key=str(number), vote_type=vote) for number, vote in enumerate(votes)]
+    write_parquet(pairs / "train-0.parquet", rows, DATA)
+    settings = [
+        *COMMON,
+        "train.mixed_precision=no",
+        f"base={narrow_sd15}",
+        f"data.path={pairs}",
+        f"reward.scorer.vlm_judge.checkpoint={tiny_judge}",
+        f"monitor.held_out.dino_i.checkpoint={tiny_dino}",
+        f"monitor.data.path={magicbrush}",
+        "monitor.data.split=train",
+        "monitor.data.size=64",
+        "monitor.n=2",
+        "monitor.num_inference_steps=1",
+        *comparison(magicbrush, tiny_dino),
+        "evaluate.data.offset=0",
+    ]
+    run = tmp_path / "run"
+    assert main(["train", "instruct-pix2pix-dpo", *settings, "--out", str(run)]) == 0
+    require_compared(run)
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {"margin", "accuracy", "distance", "winner_gain", "loser_gain"} <= set(last)
+    assert (run / "lora" / LORA).is_file()
 
 
 def small_models(magicbrush: str, narrow_sd15: str, tmp_path: Path) -> dict[str, str]:

@@ -46,6 +46,14 @@ class Conditioning:
                 taken[name] = value[rows]
         return Conditioning(**taken)
 
+    def repeat(self, n: int) -> "Conditioning":
+        """The conditioning of all edits n times, one after another."""
+        repeated = {}
+        for name, value in vars(self).items():
+            shared = value is None or (name.startswith("null_") and len(value) == 1)
+            repeated[name] = value if shared else torch.cat([value] * n)
+        return Conditioning(**repeated)
+
 
 class EditFamily:
     """An architecture of editors: how it is loaded, conditioned, guided and trained. It holds no weights.
@@ -275,6 +283,20 @@ class EditFamily:
             t: one for all rows, or (b,).
             cond: of the b rows.
             guidance_scale: None: without classifier-free guidance; with it `cond.null_embeds` is needed.
+        """
+        raise self._untrained()
+
+    def target(
+        self,
+        scheduler: Any,
+        x_0: Float[Tensor, "b c h w"],
+        noise: Float[Tensor, "b c h w"],
+        t: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b c h w"]:
+        """The value that a prediction for noised latents should have.
+
+        Args:
+            scheduler: as `training_scheduler` returns it.
         """
         raise self._untrained()
 

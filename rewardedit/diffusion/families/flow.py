@@ -151,6 +151,16 @@ class FlowEditor(EditFamily):
         """A mask at any size as weights of the channels of tokens."""
         return pack_mask(mask, size, self.patch, channels)
 
+    def target(
+        self,
+        scheduler: Any,
+        x_0: Float[Tensor, "b c h w"],
+        noise: Float[Tensor, "b c h w"],
+        t: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b c h w"]:
+        """The velocity ε − x_0."""
+        return noise - x_0
+
     def loss(
         self,
         denoiser: Any,
@@ -175,7 +185,8 @@ class FlowEditor(EditFamily):
             )
         x_t, time = self.noised(scheduler, x_0, noise, t)
         model_pred = self.predict(denoiser, x_t, time, cond)
-        error = F.mse_loss(model_pred.float(), (noise - x_0).float(), reduction="none")
+        target = self.target(scheduler, x_0, noise, t)
+        error = F.mse_loss(model_pred.float(), target.float(), reduction="none")
         return (error if weight is None else error * weight).flatten(1).mean(1)
 
     def training_scheduler(self, scheduler: Any) -> Any:

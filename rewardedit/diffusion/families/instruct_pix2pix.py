@@ -211,6 +211,29 @@ class InstructPix2Pix(EditFamily):
             text = torch.lerp(image, text, cond.mask.to(text))
         return uncond + guidance_scale * (text - image) + image_guidance_scale * (image - uncond)
 
+    def target(
+        self,
+        scheduler: Any,
+        x_0: Float[Tensor, "b c h w"],
+        noise: Float[Tensor, "b c h w"],
+        t: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b c h w"]:
+        """The noise, the velocity or the clean latents, by the scheduler's prediction type.
+
+        Raises:
+            ValueError: for another prediction type.
+        """
+        prediction_type = scheduler.config.prediction_type
+        if prediction_type == "epsilon":
+            return noise
+        if prediction_type == "v_prediction":
+            return scheduler.get_velocity(x_0, noise, t)
+        if prediction_type == "sample":
+            return x_0
+        raise ValueError(
+            f"prediction_type: expected epsilon, v_prediction or sample; got {prediction_type!r}"
+        )
+
     def loss(
         self,
         denoiser: Any,
@@ -234,18 +257,7 @@ class InstructPix2Pix(EditFamily):
         Raises:
             ValueError: for a scheduler whose prediction type is neither epsilon, v_prediction nor sample.
         """
-        prediction_type = scheduler.config.prediction_type
-        if prediction_type == "epsilon":
-            target = noise
-        elif prediction_type == "v_prediction":
-            target = scheduler.get_velocity(x_0, noise, t)
-        elif prediction_type == "sample":
-            target = x_0
-        else:
-            raise ValueError(
-                f"prediction_type: expected epsilon, v_prediction or sample; got {prediction_type!r}"
-            )
-
+        target = self.target(scheduler, x_0, noise, t)
         model_pred = self.predict(denoiser, scheduler.add_noise(x_0, noise, t), t, cond)
         error = F.mse_loss(model_pred.float(), target.float(), reduction="none")
         loss = (error if weight is None else error * weight).flatten(1).mean(1)
@@ -253,7 +265,7 @@ class InstructPix2Pix(EditFamily):
             return loss
         snr = compute_snr(scheduler, t)
         divisor = {"epsilon": snr.clamp_min(1e-8), "v_prediction": snr + 1, "sample": torch.ones_like(snr)}
-        return loss * (snr.clamp(max=min_snr) / divisor[prediction_type])
+        return loss * (snr.clamp(max=min_snr) / divisor[scheduler.config.prediction_type])
 
 
 class OneCall(MaskHook):

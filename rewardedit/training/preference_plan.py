@@ -1,0 +1,65 @@
+"""Plans of direct preference optimisation, before anything runs: pairs, UNet calls, memory."""
+
+from typing import Any
+
+from rewardedit.data import open_rows
+from rewardedit.data.preferences import has_preferences, preferences
+from rewardedit.processes import processes
+from rewardedit.scorer_spec import spec_name
+from rewardedit.scorers import Scorer
+from rewardedit.training import memory
+from rewardedit.training.estimate import UnetCalls
+from rewardedit.training.memory import Blueprint
+from rewardedit.training.online_plan import rollout_calls
+from rewardedit.training.preferences import PreferenceConfig
+
+
+def pairs_line(config: Any) -> str:
+    """Line of the plan with the number of pairs, or of groups."""
+    rows = open_rows(config.data)
+    if config.pairs == "data":
+        if config.candidates is None and has_preferences(rows):
+            return str(preferences(rows, min_gap=config.preference.min_gap))
+        scorer = spec_name(config.reward.scorer)
+        return f"rows: {len(rows)}; pairs: the best and the worst edit of each source by {scorer}"
+    groups = config.reward.groups(config.train, processes().num_processes)
+    size = config.reward.group_size
+    return f"rows: {len(rows)}; an update: the best and the worst of {size} images in {groups} groups"
+
+
+def pairs_of_pass(config: Any, processes: int) -> tuple[int, int]:
+    """Pairs of a forward pass, and forward passes of an update, on one process."""
+    if config.pairs == "data":
+        return config.train.micro_batches(processes)
+    groups = config.reward.groups(config.train, processes) // processes
+    most = min(config.train.micro_batch_size or groups, groups)
+    size = max(n for n in range(1, most + 1) if groups % n == 0)
+    return size, groups // size * config.preference.times
+
+
+def calls_of(config: Any, loss: PreferenceConfig, editor: Blueprint) -> list[UnetCalls]:
+    """UNet calls of an update on one process: of both edits by the editor and by the reference, or of the
+    preferred edits alone; and of rollouts.
+    """
+    count = processes().num_processes
+    pairs, passes = pairs_of_pass(config, count)
+    guided = editor.family.guided_rows if config.reward.guidance_scale else 1
+    rows = pairs * guided
+    calls = [UnetCalls(passes, rows, gradient=True)]
+    if loss.weight:
+        calls = [UnetCalls(passes, 2 * rows, gradient) for gradient in (True, False)]
+    if config.pairs == "rollouts":
+        calls.append(rollout_calls(config.reward, config.train, count, guided))
+    return calls
+
+
+def memory_of_stages(
+    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1
+) -> dict[str, int]:
+    """Most bytes that each stage of a recipe needs. A pass holds both edits of its pairs; the reference's
+    call keeps nothing.
+    """
+    pairs, _ = pairs_of_pass(config, processes)
+    if config.pairs == "rollouts":
+        return memory.online_memory(config, editor, scorers, processes, 2 * pairs)
+    return memory.preference_memory(config, editor, scorers, processes, 2 * pairs)
