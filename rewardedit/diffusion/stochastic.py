@@ -1,15 +1,17 @@
 """Sampling with noise in some steps, and the log-probabilities of these steps, for policy gradients.
 
 A step with noise draws the next latents from a normal distribution around a mean that the editor predicts.
-Three samplers: Flow-GRPO's SDE (Liu et al. 2025, arXiv 2505.05470) and its coefficient-preserving sampling
-(CPS) for flow matching, and DDIM with η (Song et al. 2021, Eq. 12 and 16) for InstructPix2Pix. Steps outside
-a window, locations outside a mask, and every step where the noise level is 0 are those of the stock scheduler
-(the ODE), to the bit. Latents, means and log-probabilities are in float32.
+Three samplers: the SDE of Flow-GRPO (Liu et al. 2025, arXiv 2505.05470) and coefficient-preserving sampling
+(CPS; Wang and Yu 2025, arXiv 2509.05952, as in Flow-GRPO's code) for flow matching, and DDIM with η (Song et
+al. 2021, Eq. 12 and 16) for InstructPix2Pix. Steps outside a window, locations outside a mask, and every step
+where the noise level is 0 are those of the stock scheduler (the ODE), to the bit. Latents, means and
+log-probabilities are in float32.
 
 Deviation from Flow-GRPO's code: the SDE's spread has σ₁, the schedule's second level, in the place of σ
 wherever σ > σ₁, not only at σ = 1. At a first σ of .999 samples of a Gaussian would else be 8 times too wide.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,19 +59,20 @@ class NoiseConfig:
         require_between(self.noise_between)
 
     def window(self, num_inference_steps: int, generator: torch.Generator) -> range:
-        """Draws the steps with noise of one rollout.
+        """Draws the steps with noise of one rollout. The last step never has any: it would stay in the image.
 
         Raises:
-            ValueError: if fewer steps than `noise_steps` lie within `noise_between`.
+            ValueError: if fewer steps than `noise_steps`, or none, lie within `noise_between`.
         """
         first, end = (math.ceil(share * num_inference_steps) for share in self.noise_between)
-        steps = end - first if self.noise_steps is None else self.noise_steps
-        if not 1 <= steps <= end - first:
+        most = min(end, num_inference_steps - 1) - first
+        steps = most if self.noise_steps is None else self.noise_steps
+        if not 1 <= steps <= most:
             raise ValueError(
-                f"noise_steps: expected 1 to {end - first}, the number of {num_inference_steps} steps within "
-                f"noise_between; got {steps}; widen noise_between, or take more steps"
+                f"noise_steps: expected 1 to {max(most, 0)}, the number of {num_inference_steps} steps "
+                f"within noise_between without the last; got {steps}; widen noise_between, or take more steps"
             )
-        start = first + int(torch.randint(end - first - steps + 1, (), generator=generator))
+        start = first + int(torch.randint(most - steps + 1, (), generator=generator))
         return range(start, start + steps)
 
 
@@ -107,17 +110,8 @@ class Trajectory:
     """A rollout of b rows with noise in k consecutive steps."""
 
     latents: Float[Tensor, "b c h w"]  # at the end
-    states: Float[Tensor, "b k1 c h w"]  # before each step with noise, and after the last one
+    states: Float[Tensor, "b k1 c h w"]  # before each step with noise, and after the last of them
     log_probs: Float[Tensor, "b k"]  # of the steps with noise, under the policy that took them
-    window: range  # their places in the schedule
-    scheduler: Any
-    noise: NoiseConfig
-    config: RolloutConfig
-
-    def take(self, rows: slice) -> "Trajectory":
-        """The trajectories of some of the rows."""
-        own = (value[rows] for value in (self.latents, self.states, self.log_probs))
-        return Trajectory(*own, self.window, self.scheduler, self.noise, self.config)
 
 
 def mean_inside(
@@ -175,7 +169,7 @@ def step_std(scheduler: Any, noise: NoiseConfig, index: int) -> float:
 
 
 def sde_scale(scheduler: Any, noise_level: float, index: int) -> float:
-    """s = a · √(σ / (1 − min(σ, σ₁))), the SDE's noise per square root of time (Flow-GRPO Eq. 9)."""
+    """s = a · √(σ / (1 − min(σ, σ₁))), the SDE's noise per square root of time (Flow-GRPO)."""
     sigma = float(scheduler.sigmas[index])
     return noise_level * (sigma / (1 - min(sigma, float(scheduler.sigmas[1])))) ** 0.5
 
@@ -199,7 +193,7 @@ def transition(
 
     With v the velocity, dt = σ' − σ < 0 and x̂₀, x̂₁ the predicted clean latents and noise:
 
-    - sde: mean x · (1 + s² / 2σ · dt) + v · (1 + s² · (1 − σ) / 2σ) · dt, spread s · √−dt (Flow-GRPO Eq. 9);
+    - sde: mean x · (1 + s² / 2σ · dt) + v · (1 + s² · (1 − σ) / 2σ) · dt, spread s · √−dt;
     - cps: mean x̂₀ · (1 − σ') + x̂₁ · √(σ'² − s²), spread s = σ' · sin(aπ/2);
     - ddim: mean √ᾱ' · x̂₀ + √(1 − ᾱ' − s²) · x̂₁, spread s = η · √((1 − ᾱ') / (1 − ᾱ) · (1 − ᾱ / ᾱ')).
     """
@@ -222,92 +216,93 @@ def transition(
     return Transition(x * (1 + drift * dt) + pred * ((1 + drift * (1 - sigma)) * dt), std)
 
 
-@torch.no_grad()
-def stochastic_rollout(
-    family: EditFamily,
-    denoiser: Callable[..., Any],
-    scheduler: Any,
-    initial: Float[Tensor, "b c h w"],
-    cond: Conditioning,
-    config: RolloutConfig,
-    noise: NoiseConfig,
-    window: range,
-    generators: Sequence[torch.Generator],
-    inside: Bool[Tensor, "b 1 h w"] | None = None,
-) -> Trajectory:
-    """Denoises rows with noise in the steps of a window, and keeps what their replay needs.
+class StochasticSampler:
+    """Samples with noise in a window of steps, and replays these steps."""
 
-    Args:
-        scheduler: as `stochastic_scheduler` returns it; it is not changed.
-        initial: noise of unit variance, from which the rollout starts.
-        config: its number of steps and its guidance are used; no step carries a gradient.
-        window: the steps with noise; those among them that add none, such as the last of CPS, are left out.
-        generators: of the noise, one for each row, on the CPU.
-        inside: locations with noise; the others follow the ODE, and do not count in log-probabilities.
+    def __init__(
+        self,
+        family: EditFamily,
+        scheduler: Any,
+        noise: NoiseConfig,
+        config: RolloutConfig,
+        like: Float[Tensor, "_ c h w"],
+    ) -> None:
+        """
+        Args:
+            scheduler: the pipeline's; it is not changed.
+            config: its number of steps and its guidance are used; no step of a rollout carries a gradient.
+            like: latents of the shape and on the device of those to sample, on which the schedule depends.
+        """
+        self.family = family
+        self.noise = noise
+        self.config = config
+        self.scheduler = stochastic_scheduler(family, scheduler, noise.sampler)
+        family.set_timesteps(self.scheduler, config.num_inference_steps, like)
 
-    Raises:
-        ValueError: if the rows cannot be guided so.
-    """
-    family.require_guidance(config.guidance_scale, cond)
-    scheduler = type(scheduler).from_config(scheduler.config)
-    latents = initial.float()
-    family.set_timesteps(scheduler, config.num_inference_steps, latents)
-    noisy = [i for i in window if step_std(scheduler, noise, i) > 0]
-    window = range(noisy[0], noisy[-1] + 1) if noisy else range(0)
-    latents = family.initial_latents(scheduler, latents)
-    options = step_options(scheduler, None)
+    @torch.no_grad()
+    def rollout(
+        self,
+        denoiser: Callable[..., Any],
+        initial: Float[Tensor, "b c h w"],
+        cond: Conditioning,
+        window: range,
+        generators: Sequence[torch.Generator],
+        inside: Bool[Tensor, "b 1 h w"] | None = None,
+    ) -> Trajectory:
+        """Denoises rows with noise in the steps of `window`, and keeps what their replay needs.
 
-    states: list[Tensor] = []
-    log_probs: list[Tensor] = []
-    for i, t in enumerate(scheduler.timesteps):
-        pred = _predict(family, denoiser, scheduler, t, latents, cond, config)
-        # Also where the step has noise: flow matching's scheduler counts its steps.
-        following = scheduler.step(pred, t, latents, **options, return_dict=False)[0]
-        if i in window:
-            moves = transition(scheduler, noise, i, pred, latents)
-            drawn = torch.stack([torch.randn(latents.shape[1:], generator=g) for g in generators])
-            sample = moves.mean + moves.std * drawn.to(latents)
-            following = sample if inside is None else torch.where(inside, sample, following)
-            log_probs.append(moves.log_prob(following, inside))
-            states += [following] if states else [latents, following]
-        latents = following
+        Args:
+            initial: noise of unit variance, from which the rollout starts.
+            generators: of the steps' noise, one for each row, on the CPU.
+            inside: locations with noise; the others follow the ODE, and do not count in log-probabilities.
 
-    if not states:  # an ODE throughout
-        nothing = latents.new_empty(len(latents), 0)
-        return Trajectory(latents, latents[:, None], nothing, window, scheduler, noise, config)
-    kept, old = torch.stack(states, 1), torch.stack(log_probs, 1)
-    return Trajectory(latents, kept, old, window, scheduler, noise, config)
+        Raises:
+            ValueError: if the rows cannot be guided so.
+        """
+        self.family.require_guidance(self.config.guidance_scale, cond)
+        scheduler = copy.copy(self.scheduler)  # flow matching's counts its steps
+        latents = self.family.initial_latents(scheduler, initial.float())
+        options = step_options(scheduler, None)
+        window = window if self.noise.noise_level else range(0)
 
+        states: list[Tensor] = []
+        log_probs: list[Tensor] = []
+        for i, t in enumerate(scheduler.timesteps):
+            pred = self._predict(denoiser, i, latents, cond)
+            following = scheduler.step(pred, t, latents, **options, return_dict=False)[0]
+            if i in window:
+                moves = transition(scheduler, self.noise, i, pred, latents)
+                drawn = torch.stack([torch.randn(latents.shape[1:], generator=g) for g in generators])
+                sample = moves.mean + moves.std * drawn.to(latents)
+                following = sample if inside is None else torch.where(inside, sample, following)
+                log_probs.append(moves.log_prob(following, inside))
+                states += [following] if states else [latents, following]
+            latents = following
 
-def replay(
-    family: EditFamily,
-    denoiser: Callable[..., Any],
-    trajectory: Trajectory,
-    step: int,
-    cond: Conditioning,
-) -> Transition:
-    """Distribution of a stored step's outcome under the denoiser's current weights, with gradient.
+        torch.clear_autocast_cache()  # weights cast in steps without gradient pass none
+        if not states:  # an ODE throughout
+            return Trajectory(latents, latents[:, None], latents.new_empty(len(latents), 0))
+        return Trajectory(latents, torch.stack(states, 1), torch.stack(log_probs, 1))
 
-    Args:
-        step: from 0, the first with noise.
-        cond: of the trajectory's rows.
-    """
-    scheduler = trajectory.scheduler
-    index = trajectory.window[step]
-    latents = trajectory.states[:, step]
-    pred = _predict(family, denoiser, scheduler, scheduler.timesteps[index], latents, cond, trajectory.config)
-    return transition(scheduler, trajectory.noise, index, pred, latents)
+    def replay(
+        self,
+        denoiser: Callable[..., Any],
+        index: int,
+        latents: Float[Tensor, "b c h w"],
+        cond: Conditioning,
+    ) -> Transition:
+        """Distribution of the outcome of step `index` of the schedule from these latents, with gradient."""
+        pred = self._predict(denoiser, index, latents, cond)
+        return transition(self.scheduler, self.noise, index, pred, latents)
 
-
-def _predict(
-    family: EditFamily,
-    denoiser: Callable[..., Any],
-    scheduler: Any,
-    t: Tensor,
-    latents: Float[Tensor, "b c h w"],
-    cond: Conditioning,
-    config: RolloutConfig,
-) -> Float[Tensor, "b c h w"]:
-    guidance = (config.guidance_scale, config.image_guidance_scale)
-    x_t = family.model_input(scheduler, latents, t)
-    return family.predict(denoiser, x_t, t, cond, *guidance).float()
+    def _predict(
+        self,
+        denoiser: Callable[..., Any],
+        index: int,
+        latents: Float[Tensor, "b c h w"],
+        cond: Conditioning,
+    ) -> Float[Tensor, "b c h w"]:
+        guidance = (self.config.guidance_scale, self.config.image_guidance_scale)
+        t = self.scheduler.timesteps[index]
+        x_t = self.family.model_input(self.scheduler, latents, t)
+        return self.family.predict(denoiser, x_t, t, cond, *guidance).float()

@@ -17,13 +17,12 @@ from rewardedit.diffusion.families.kontext import FluxKontext
 from rewardedit.diffusion.rollout import RolloutConfig
 from rewardedit.diffusion.stochastic import (
     NoiseConfig,
+    StochasticSampler,
     Trajectory,
-    replay,
-    stochastic_rollout,
     stochastic_scheduler,
     transition,
 )
-from tests.diffusion.test_families import conditioning, noise_like, stock
+from tests.diffusion.test_families import PROMPT, conditioning, noise_like, stock
 from tests.editors import small_qwen_area, tiny_distilled_klein, tiny_klein, tiny_kontext, tiny_qwen
 from tests.models import tiny_pipeline
 
@@ -130,30 +129,26 @@ def flow(request, made, monkeypatch):
     return made[request.param]
 
 
+def make_sampler(
+    pipe: Any, noise: NoiseConfig, steps: int = 3, guidance: float | None = None
+) -> StochasticSampler:
+    config = RolloutConfig(steps, grad_steps=0, guidance_scale=guidance)
+    return StochasticSampler(family_of(pipe), pipe.scheduler, noise, config, noise_like(pipe))
+
+
 def rolled(
     pipe: Any,
     noise: NoiseConfig,
+    window: range,
     steps: int = 3,
     guidance: float | None = None,
     inside: torch.Tensor | None = None,
     rows: int = 1,
-) -> tuple[Trajectory, Conditioning]:
-    family = family_of(pipe)
-    cond = conditioning(pipe, ["make the circle red"] * rows)
-    scheduler = stochastic_scheduler(family, pipe.scheduler, noise.sampler)
-    trajectory = stochastic_rollout(
-        family,
-        family.denoiser(pipe),
-        scheduler,
-        noise_like(pipe, rows),
-        cond,
-        RolloutConfig(steps, grad_steps=0, guidance_scale=guidance),
-        noise,
-        noise.window(steps, torch.Generator().manual_seed(1)),
-        generators(*range(rows)),
-        inside,
-    )
-    return trajectory, cond
+) -> Trajectory:
+    cond = conditioning(pipe, [PROMPT] * rows)
+    sampler = make_sampler(pipe, noise, steps, guidance)
+    seeds = generators(*range(rows))
+    return sampler.rollout(pipe.transformer, noise_like(pipe, rows), cond, window, seeds, inside)
 
 
 @pytest.mark.parametrize(
@@ -167,11 +162,11 @@ def rolled(
 def test_without_noise_flow_editors_follow_the_stock_pipeline(flow, sampler, guidance):
     family = family_of(flow)
     expected = family.to_latents(stock(flow, guidance), 64, 64, flow.vae_scale_factor)
-    still, _ = rolled(flow, NoiseConfig(sampler, 0.0, None, ALL), guidance=guidance)
+    still = rolled(flow, NoiseConfig(sampler, 0.0), range(2), guidance=guidance)
     assert torch.equal(still.latents, expected)
     assert still.log_probs.shape == (1, 0)
     nowhere = torch.zeros(1, 1, *expected.shape[-2:], dtype=torch.bool)
-    masked, _ = rolled(flow, NoiseConfig(sampler, 0.9, None, ALL), guidance=guidance, inside=nowhere)
+    masked = rolled(flow, NoiseConfig(sampler, 0.9), range(2), guidance=guidance, inside=nowhere)
     assert torch.equal(masked.latents, expected)
     assert (masked.log_probs == 0).all()
 
@@ -180,7 +175,7 @@ def test_without_noise_flow_editors_follow_the_stock_pipeline(flow, sampler, gui
 def test_distilled_klein_without_noise_is_the_stock_pipeline(made):
     pipe = tiny_distilled_klein()
     expected = family_of(pipe).to_latents(stock(pipe, None), 64, 64, pipe.vae_scale_factor)
-    assert torch.equal(rolled(pipe, NoiseConfig("sde", 0.0))[0].latents, expected)
+    assert torch.equal(rolled(pipe, NoiseConfig("sde", 0.0), range(2)).latents, expected)
 
 
 @pytest.fixture(scope="module", params=["epsilon", "v_prediction"])
@@ -199,12 +194,12 @@ def test_ddim_follows_the_stock_pipeline_with_the_same_noise(instructed, eta, gu
     texts = [FAMILY.encode_prompts(pipe, words) for words in (TEXTS, [""])]
     cond = Conditioning(texts[0], FAMILY.encode_images(pipe, image), texts[1])
     initial = torch.randn(2, 4, 16, 16, generator=torch.Generator().manual_seed(0))
-    noise = NoiseConfig("ddim", eta, None, ALL)
+    noise = NoiseConfig("ddim", eta)
     config = RolloutConfig(4, grad_steps=0, guidance_scale=guidance, image_guidance_scale=1.5)
-    scheduler = stochastic_scheduler(FAMILY, pipe.scheduler, "ddim")
-    found = stochastic_rollout(
-        FAMILY, pipe.unet, scheduler, initial, cond, config, noise, range(4), generators(3, 4)
-    )
+    sampler = StochasticSampler(FAMILY, pipe.scheduler, noise, config, initial)
+    found = sampler.rollout(
+        pipe.unet, initial, cond, range(3), generators(3, 4)
+    )  # the last, from t = 0, has none
     scales = {"guidance_scale": guidance or 1.0, "image_guidance_scale": 1.5, "eta": eta}
     options = {"num_inference_steps": 4, "latents": initial, "generator": generators(3, 4)}
     with torch.no_grad():
@@ -213,8 +208,7 @@ def test_ddim_follows_the_stock_pipeline_with_the_same_noise(instructed, eta, gu
         assert torch.equal(found.latents, expected)
         return
     torch.testing.assert_close(found.latents, expected, rtol=1e-4, atol=1e-4)
-    assert found.window == range(3), "the last step, from t = 0, adds no noise"
-    moves = replay(FAMILY, pipe.unet, found, 2, cond)
+    moves = sampler.replay(pipe.unet, 2, found.states[:, 2], cond)
     assert torch.equal(moves.log_prob(found.states[:, 3]), found.log_probs[:, 2])
     moves.log_prob(found.states[:, 3]).sum().backward()
     assert pipe.unet.conv_out.weight.grad is not None
@@ -223,57 +217,57 @@ def test_ddim_follows_the_stock_pipeline_with_the_same_noise(instructed, eta, gu
 
 @pytest.mark.parametrize("sampler", ["sde", pytest.param("cps", marks=pytest.mark.slow)])
 def test_a_stored_trajectory_is_replayed_with_ratio_one(flow, sampler):
-    trajectory, cond = rolled(flow, NoiseConfig(sampler, 0.7, None, ALL), rows=2)
-    assert trajectory.window == range(2 if sampler == "cps" else 3), "the last step of CPS adds no noise"
-    assert {value.dtype for value in (trajectory.states, trajectory.log_probs)} == {torch.float32}
-    assert torch.equal(trajectory.states[:, -1], trajectory.latents) == (sampler == "sde")
-    for step in range(len(trajectory.window)):
-        moves = replay(family_of(flow), flow.transformer, trajectory, step, cond)
-        ratio = (moves.log_prob(trajectory.states[:, step + 1]) - trajectory.log_probs[:, step]).exp()
+    noise = NoiseConfig(sampler, 0.7)
+    found = rolled(flow, noise, range(2), rows=2)
+    cond = conditioning(flow, [PROMPT] * 2)
+    replayed = make_sampler(flow, noise)
+    assert {found.states.dtype, found.log_probs.dtype} == {torch.float32}
+    assert torch.equal(found.states[:, 0], noise_like(flow, 2))
+    for step in range(2):
+        moves = replayed.replay(flow.transformer, step, found.states[:, step], cond)
+        ratio = (moves.log_prob(found.states[:, step + 1]) - found.log_probs[:, step]).exp()
         assert (ratio == 1).all()
         assert ratio.requires_grad
-    one = trajectory.take(slice(1, 2))
-    assert torch.equal(one.states[0], trajectory.states[1])
-    assert torch.equal(one.log_probs[0], trajectory.log_probs[1])
 
 
 def test_steps_outside_the_window_are_the_schedulers(made):
     pipe = made.setdefault("kontext", tiny_kontext())
-    late, cond = rolled(pipe, NoiseConfig("sde", 0.7, None, (0.5, 0.75)), steps=4)
-    assert late.window == range(2, 3)
     family = family_of(pipe)
-    still, _ = rolled(pipe, NoiseConfig("sde", 0.0), steps=4)
-    scheduler = still.scheduler
-    latents = noise_like(pipe)
+    cond = conditioning(pipe)
+    late = rolled(pipe, NoiseConfig("sde", 0.7), range(2, 3), steps=4)
+    scheduler = make_sampler(pipe, NoiseConfig("sde", 0.7), 4).scheduler
 
     def follow(latents: torch.Tensor, steps: range) -> torch.Tensor:
         for i in steps:
-            t = scheduler.timesteps[i]
             with torch.no_grad():
-                pred = family.predict(pipe.transformer, latents, t, cond)
+                pred = family.predict(pipe.transformer, latents, scheduler.timesteps[i], cond)
             latents = latents + (scheduler.sigmas[i + 1] - scheduler.sigmas[i]) * pred
         return latents
 
-    assert torch.equal(late.states[:, 0], follow(latents, range(2)))
+    assert torch.equal(late.states[:, 0], follow(noise_like(pipe), range(2)))
     assert torch.equal(late.latents, follow(late.states[:, 1], range(3, 4)))
-    assert not torch.equal(late.latents, still.latents)
+    assert not torch.equal(late.latents, follow(noise_like(pipe), range(4)))
 
 
 def test_noise_stays_inside_its_mask(made):
     pipe = made.setdefault("kontext", tiny_kontext())
+    cond = conditioning(pipe)
     inside = torch.zeros(1, 1, *noise_like(pipe).shape[-2:], dtype=torch.bool)
     inside[..., :5, 3:] = True
-    noise = NoiseConfig("sde", 0.7, None, (0.0, 0.4))
-    masked, cond = rolled(pipe, noise, inside=inside)
-    whole, _ = rolled(pipe, noise)
-    still, _ = rolled(pipe, NoiseConfig("sde", 0.0))
-    # The first step with noise: everything before it is the same in all three.
+    noise = NoiseConfig("sde", 0.7)
+    masked = rolled(pipe, noise, range(2), inside=inside)
+    whole = rolled(pipe, noise, range(2))
+
+    # Before the first step with noise both are the same.
     first, everywhere = masked.states[:, 1], whole.states[:, 1]
     inner = inside.expand_as(first)
     assert torch.equal(first[inner], everywhere[inner])
-    ode = noise_like(pipe) + (still.scheduler.sigmas[1] - still.scheduler.sigmas[0]) * _velocity(pipe, cond)
+    sampler = make_sampler(pipe, noise)
+    sigmas = sampler.scheduler.sigmas
+    ode = noise_like(pipe) + (sigmas[1] - sigmas[0]) * _velocity(pipe, cond)
     assert torch.equal(first[~inner], ode[~inner])
-    moves = replay(family_of(pipe), pipe.transformer, masked, 0, cond)
+
+    moves = sampler.replay(pipe.transformer, 0, masked.states[:, 0], cond)
     assert torch.equal(moves.log_prob(first, inside), masked.log_probs[:, 0])
     changed = torch.where(inside, first, first + 1)
     assert torch.equal(moves.log_prob(changed, inside), masked.log_probs[:, 0]), "the outside has no credit"
@@ -289,6 +283,7 @@ def test_windows_lie_within_their_part_of_the_schedule():
     drawn = {noise.window(10, torch.Generator().manual_seed(seed)) for seed in range(40)}
     assert drawn == {range(start, start + 2) for start in range(4)}
     assert NoiseConfig("sde", 0.7).window(10, torch.Generator()) == range(5)
+    assert NoiseConfig("sde", 0.7, None, ALL).window(10, torch.Generator()) == range(9)
     with pytest.raises(ValueError, match="noise_steps: expected 1 to 2, the number of 4 steps within"):
         NoiseConfig("sde", 0.7, 3).window(4, torch.Generator())
 
