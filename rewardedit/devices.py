@@ -111,6 +111,14 @@ def parse_dtype(dtype: torch.dtype | str) -> torch.dtype:
     return found
 
 
+def require_device(name: str) -> None:
+    """Raises ValueError unless a text names a device, such as cuda:1 or cpu; it need not be there."""
+    try:
+        torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"device: expected a name such as cuda:1 or cpu; got {name!r}") from error
+
+
 def device_name() -> str:
     """Name of the device for records of runs and measurements: the GPU's, or the CPU's number of threads."""
     if default_device() == "cuda":

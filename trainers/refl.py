@@ -13,7 +13,6 @@ a score whose range is not 0–10 is mapped to it (`reward.scale`).
 Command: rewardedit train magicbrush-refl
 """
 
-import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -29,9 +28,9 @@ from rewardedit.diffusion.editor_files import files_of_editor
 from rewardedit.evaluation.compare import compare
 from rewardedit.evaluation.evaluate_config import EvaluateConfig, require_judge, require_variants
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan, require_comparison
-from rewardedit.files import replaced, write_json
+from rewardedit.files import write_json
 from rewardedit.models import EDITOR
-from rewardedit.processes import print_on_main, processes
+from rewardedit.processes import print_on_main
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt, RewardScale
 from rewardedit.scorer_spec import all_terms, spec_name
@@ -42,10 +41,9 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, memory, run
 from rewardedit.training.finetune import Finetuning
-from rewardedit.training.interpolation import WEIGHTS, evaluate_interpolations
+from rewardedit.training.interpolation import train_watched
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
 from rewardedit.training.monitor import (
-    HackingMonitor,
     Monitor,
     MonitorConfig,
     fixed_prompts,
@@ -266,19 +264,12 @@ def train_variant(
     resume: bool,
 ) -> None:
     """Trains one variant, the monitor watching, and says in monitor.json and monitor.html what it saw."""
-    lora_of = config.base if config.train.lora_rank else None
-    checks = -(-config.train.max_steps // (config.train.validate_every or config.train.max_steps)) + len(
-        WEIGHTS
-    )
-    monitor = HackingMonitor(*prompts, shared.scorers, folder, config.monitor, checks, lora_of)
-    result = finetune(
-        config.train, config.base, variant_reward(config, variant), shared, monitor, folder, resume
-    )
-    if monitor.stopped and processes().is_main_process:
-        with replaced(result) as aside:
-            shutil.copytree(monitor.best_folder, aside)
-    processes().wait_for_everyone()  # until the result is saved
-    monitor.report(evaluate_interpolations(config.base, result, monitor))
+    reward = variant_reward(config, variant)
+
+    def tune(monitor: Monitor) -> Path:
+        return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
+
+    train_watched(prompts, shared.scorers, folder, config.monitor, config.train, config.base, tune)
 
 
 def finetune(

@@ -183,21 +183,29 @@ def unet_calls(
 
 def plan_training(editor: Blueprint, train: TrainConfig, rewards: Sequence[RewardConfig | None]) -> list[str]:
     """Parameters and time of fine-tuning an editor once for each reward; None is a training without one."""
+    guided = editor.family.guided_rows
+    count = processes().num_processes
+    return plan_updates(editor, train, [unet_calls(train, reward, count, guided) for reward in rewards])
+
+
+def plan_updates(
+    editor: Blueprint, train: TrainConfig, trainings: Sequence[Sequence[UnetCalls]]
+) -> list[str]:
+    """Parameters and time of several trainings of an editor, by the UNet calls of an update of each."""
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         editor.predict(editor.unet, 1)
     seconds = 0.0
-    guided = editor.family.guided_rows
-    for reward in rewards:
-        for calls in unet_calls(train, reward, processes().num_processes, guided):
-            operations = counter.get_total_flops() * calls.rows
-            seconds += train.max_steps * calls.passes * _seconds(operations, train.mixed_precision)
-    first = ", ".join(map(str, unet_calls(train, rewards[0], processes().num_processes, guided)))
+    for calls in trainings:
+        for call in calls:
+            operations = counter.get_total_flops() * call.rows
+            seconds += train.max_steps * call.passes * _seconds(operations, train.mixed_precision)
+    first = ", ".join(map(str, trainings[0]))
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
         f"UNet calls an update: {first}",
-        f"training time on this machine, estimated: {_duration(seconds)} for {len(rewards)} × "
+        f"training time on this machine, estimated: {_duration(seconds)} for {len(trainings)} × "
         f"{train.max_steps:,} updates",
     ]
 

@@ -78,9 +78,14 @@ class Finetuning:
         labels: RewardLabels,
         folder: Path,
         resume: bool = False,
+        passes_per_row: int = 1,
     ) -> None:
         """Loads the base and prepares its trained modules.
         With `resume`, `loop.steps()` continues from the newest checkpoint.
+
+        Args:
+            passes_per_row: backward passes that each row takes in an update, such as one for each of
+                several time steps.
 
         Raises:
             ValueError: if no row has a label, or `memory` is "auto", which `savers.fit_training` replaces.
@@ -106,6 +111,7 @@ class Finetuning:
         set_seed(config.seed)
         folder.mkdir(parents=True, exist_ok=True)
         self.micro_batch_size, passes = config.micro_batches(processes().num_processes)
+        passes *= passes_per_row
         self.accelerator = make_accelerator(folder, config.mixed_precision, passes, config.tracker)
         if config.validate_every and (names := without_images(self.accelerator)):
             print_on_main(

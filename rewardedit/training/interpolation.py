@@ -1,5 +1,8 @@
-"""Edits of the fixed prompts with a share of a fine-tuning's change, from the base (0) to the result (1)."""
+"""A training that the monitor watches, and edits of its prompts with a share of the change, from the base (0)
+to the result (1).
+"""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,11 +10,45 @@ from typing import Any
 import torch
 
 from rewardedit import devices
+from rewardedit.batch import EditBatch
+from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor, load_editor
-from rewardedit.training.monitor import HackingMonitor
+from rewardedit.files import replaced
+from rewardedit.processes import processes
+from rewardedit.scorers import Scorer
+from rewardedit.training.monitor import HackingMonitor, MonitorConfig
+from rewardedit.training.trainable import TrainConfig
 
 WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+def train_watched(
+    prompts: tuple[EditBatch, Samples | None],
+    scorers: dict[str, Scorer],
+    folder: Path,
+    config: MonitorConfig,
+    train: TrainConfig,
+    base: str,
+    tune: Callable[[HackingMonitor], Path],
+) -> None:
+    """Trains an editor, the monitor watching; a run that it stopped ends with the best editor. Writes
+    monitor.json and monitor.html.
+
+    Args:
+        prompts: as `fixed_prompts` returns them.
+        scorers: the training reward first, then the held-out one.
+        tune: trains, calling the monitor, and returns the folder of the result.
+    """
+    checks = -(-train.max_steps // (train.validate_every or train.max_steps)) + len(WEIGHTS)
+    lora_of = base if train.lora_rank else None
+    monitor = HackingMonitor(*prompts, scorers, folder, config, checks, lora_of)
+    result = tune(monitor)
+    if monitor.stopped and processes().is_main_process:
+        with replaced(result) as aside:
+            shutil.copytree(monitor.best_folder, aside)
+    processes().wait_for_everyone()  # until the result is saved
+    monitor.report(evaluate_interpolations(base, result, monitor))
 
 
 def evaluate_interpolations(
