@@ -17,6 +17,7 @@ CONFIG = "config.yaml"  # in a run's folder
 TRAINERS = {
     "adiee_data": "rewardedit.trainers.adiee_data",
     "adiee_scorer": "rewardedit.trainers.adiee_scorer",
+    "flow_grpo": "rewardedit.trainers.flow_grpo",
     "refl": "rewardedit.trainers.refl",
     "reward_conditioned": "rewardedit.trainers.reward_conditioned",
     "shapes_autoencoder": "rewardedit.shapes.trainers.autoencoder",
