@@ -18,7 +18,7 @@ Command: rewardedit train kontext-flow-grpo
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -26,14 +26,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit.diffusion.families import Conditioning
-from rewardedit.diffusion.stochastic import NoiseConfig, Sampler, StochasticSampler, stochastic_scheduler
+from rewardedit.diffusion.stochastic import (
+    NoiseConfig,
+    Sampler,
+    StochasticSampler,
+    Transition,
+    stochastic_scheduler,
+)
 from rewardedit.processes import print_on_main
 from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, run
+from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts, Rollout, Sampled
 from rewardedit.training.loop import TrainLoop, step_generator
 from rewardedit.training.monitor import Monitor
+from rewardedit.training.noise_masks import GIVEN
 from rewardedit.training.old_policy import OldPolicy, reference
 from rewardedit.training.online import (
     OnlineInputs,
@@ -41,10 +49,11 @@ from rewardedit.training.online import (
     finish,
     made_of,
     prepare,
-    require_base,
     train_variant,
     with_data,
 )
+from rewardedit.training.online_plan import fitted_train, plan_online
+from rewardedit.training.trainable import TrainConfig
 
 # Half-widths of the clipping interval, small as log-probabilities are means over all locations: those of
 # Flow-GRPO's code for its SDE and for CPS, and DDPO's.
@@ -169,32 +178,52 @@ class NoisyRollouts:
         kept = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("states", "log_probs")}
         return Sampled(torch.cat([part.latents for part in parts]), kept)
 
+    def reference(self, index: int, latents: Float[Tensor, "b c h w"], cond: Conditioning) -> Transition:
+        """Distribution of a step's outcome under the starting model, without gradient."""
+        with reference(self.denoiser):
+            return self.sampler.replay(self.denoiser, index, latents, cond)
+
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
-    raise NotImplementedError
+
+    def calls(train: TrainConfig, count: int, guided: int) -> list[UnetCalls]:
+        rows, passes = train.micro_batches(count)
+        replays = passes * len(config.window(0))
+        steps = config.reward.num_inference_steps
+        # Each image is denoised once for all updates on it, in batches of the training's size.
+        without = passes * steps + (replays if config.kl_weight else 0)
+        found = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
+        if config.reward.noise_mask not in (None, GIVEN):  # an edit for each group's region
+            groups = config.reward.groups(train, count) // count
+            found.append(UnetCalls(steps, groups * guided, gradient=False))
+        return found
+
+    require_sampler(config)
+    return plan_online(config, ("flow_grpo",), [calls])
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:
     """Caches sources and prompts, trains, and compares base and result.
 
     Returns:
-        The folder of the result: lora/.
+        The folder of the result, lora/.
     """
-    require_base(config)
+    fitted = fitted_train(config)
     require_sampler(config)
+    data = with_data(config)
     run.start(folder, config, resume)
-    config = with_data(config)
-    inputs = prepare(config, folder)
+    inputs = prepare(data, folder)
 
-    def train_one(_: str, out: Path) -> None:
+    def train_one(_: str, settings: Path) -> None:
+        own = replace(data, train=fitted)
         train_variant(
-            config, inputs.watching, out, lambda monitor: optimise(config, inputs, monitor, out, resume)
+            own, inputs.watching, settings, lambda monitor: tune(own, inputs, monitor, settings, resume)
         )
 
-    settings = made_of(config, "noise", "clip_range", "kl_weight")
-    results = variants(("flow_grpo",), folder, config.train.result, settings, train_one)
-    return finish(config, results, inputs.watching, folder)
+    parts = made_of(data, "noise", "clip_range", "kl_weight")
+    results = variants(("flow_grpo",), folder, config.train.result, parts, train_one)
+    return finish(data, results, inputs.watching, folder)
 
 
 def require_sampler(config: Config) -> None:
@@ -221,13 +250,8 @@ def record_ratio(loop: TrainLoop, log_ratio: Float[Tensor, " b"], clip: float) -
         loop.record(name, values.mean(), len(values))
 
 
-def optimise(
-    config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, resume: bool = False
-) -> Path:
-    """Trains the LoRA.
-
-    Returns:
-        The folder of the result: `lora/`.
+def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, resume: bool = False) -> Path:
+    """Trains a LoRA on the steps of its own rollouts; returns the folder of the result.
 
     Raises:
         TrainingStopped: where the loss is not a number.
@@ -247,12 +271,11 @@ def optimise(
                 before, after = images.states[:, i], images.states[:, i + 1]
                 with loop.accumulate():
                     with loop.autocast():
+                        base = rollouts.reference(index, before, cond) if config.kl_weight else None
                         moves = rollouts.sampler.replay(tuning.unet, index, before, cond)
                         log_ratio = moves.log_prob(after, images.inside) - images.log_probs[:, i]
                         loss = images.weight * clipped_loss(log_ratio, images.advantage, config.clip)
-                        if config.kl_weight:
-                            with reference(rollouts.denoiser):
-                                base = rollouts.sampler.replay(rollouts.denoiser, index, before, cond)
+                        if base is not None:
                             divergence = moves.divergence(base, images.inside)
                             loop.record("kl", divergence.mean(), len(divergence))
                             loss = loss + config.kl_weight * divergence

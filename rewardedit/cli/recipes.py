@@ -18,6 +18,7 @@ TRAINERS = {
     "adiee_data": "rewardedit.trainers.adiee_data",
     "adiee_scorer": "rewardedit.trainers.adiee_scorer",
     "flow_grpo": "rewardedit.trainers.flow_grpo",
+    "nft": "rewardedit.trainers.nft",
     "refl": "rewardedit.trainers.refl",
     "reward_conditioned": "rewardedit.trainers.reward_conditioned",
     "shapes_autoencoder": "rewardedit.shapes.trainers.autoencoder",
@@ -33,7 +34,7 @@ TRAINERS = {
 }
 # Titles of groups of trainers for photographs, in the order in which they are listed.
 GROUPS = {
-    "edit photographs better": ("reward_conditioned", "refl", None),  # None: phases of several
+    "edit photographs better": ("reward_conditioned", "refl", "nft", None),  # None: phases of several
     "score edits": ("adiee_scorer", "vifi_clip"),
     "make data": ("adiee_data", "vlm_sft"),
 }

@@ -104,6 +104,7 @@ class GroupRollouts:
         self.config = config
         self.train = train
         self.inputs = inputs
+        self.masks = None if config.noise_mask is None else inputs.masks
         self.pipe = pipe
         self.family = family_of(pipe)
         self.sampler: Sampler = sampler or self.ode
@@ -149,9 +150,9 @@ class GroupRollouts:
             edited = self._decode(sampled.latents)
         scores = self._score(images, edited)
         rewards = torch.stack([own_scores.score.double() for own_scores in scores.values()], 1)
-        if self.inputs.masks is not None and masks is None:
+        if self.masks is not None and masks is None:
             batch = self.inputs.prompts.batch(images, edited)
-            found = self.inputs.masks.of_groups(rows, batch, self.inputs.prompts.cache.shape)
+            found = self.masks.of_groups(rows, batch, self.inputs.prompts.cache.shape)
             masks = found.repeat_interleave(k, 0)
 
         advantages = self._advantages(rewards, own)
@@ -215,7 +216,7 @@ class GroupRollouts:
         self, rows: Int[Tensor, " g"], slots: Int[Tensor, " g"], number: int
     ) -> Float[Tensor, "g 1 h w"] | None:
         """The groups' regions, from the edit of each group's first noise by `ode`."""
-        masks = self.inputs.masks
+        masks = self.masks
         if masks is None:
             return None
         edited = self.inputs.prompts.batch(rows, self._sources(rows))

@@ -3,7 +3,7 @@ models and from runs on `meta`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -278,6 +278,55 @@ def refl_memory(
         stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.resident + needed.casts + looked
+    stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
+    return _with_overhead({name: resident + size for name, size in stages.items()})
+
+
+def online_memory(
+    config: Any,
+    editor: Blueprint,
+    scorers: dict[str, Scorer],
+    processes: int = 1,
+    rows: int | None = None,
+) -> dict[str, int]:
+    """Most bytes that each stage of a recipe of online RL needs, on the device that trains.
+
+    The models that find edit regions are not counted.
+
+    Args:
+        config: an `OnlineRecipe`.
+        scorers: the training reward first, then the held-out one, which alone is there if `reward.device`
+            names another device.
+        rows: of a pass with gradient; None: those of a micro-batch.
+    """
+    train = config.train
+    reward = config.reward
+    first, held_out = [scorer.to("meta") for scorer in scorers.values()]
+    resident = weights(held_out) + (0 if reward.device else weights(first))
+    half = autocast_type(train.mixed_precision)
+    guided = editor.family.guided_rows if reward.guidance_scale else 1
+    at_once = reward.at_once(train, processes)
+    passed = train if rows is None else replace(train, batch_size=rows * processes, micro_batch_size=rows)
+    needed = finetuning_memory(editor, passed, processes)
+    learned = sum(p.numel() for p in trained_unet(editor, train).parameters() if p.requires_grad)
+    # The old policy's adapter; one call with gradient, with all rows of its guidance.
+    needed = replace(needed, resident=needed.resident + FULL * learned, step=guided * needed.step)
+    looked = config.monitor.batch_size * max(
+        editor.sampled, *(scoring(editor, scorer) for scorer in (first, held_out))
+    )
+
+    with torch.no_grad():
+        called = peak_memory(lambda: editor.predict(editor.unet, guided * at_once), half).peak
+        decoded = peak_memory(lambda: editor.family.decode(editor.vae, editor.latents(at_once)), half).peak
+    stages = {
+        "latents": editor.bytes()
+        + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
+        "rollouts": needed.resident + max(called, decoded),
+    }
+    if not reward.device:
+        stages["scores"] = needed.resident + at_once * scoring(editor, first)
+    stages |= _fine_tuning(editor, train, needed)
+    stages["watching"] = needed.resident + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 

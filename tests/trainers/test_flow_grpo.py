@@ -22,9 +22,9 @@ from rewardedit.trainers.flow_grpo import (
     Images,
     NoisyRollouts,
     clipped_loss,
-    optimise,
     plan,
     train,
+    tune,
 )
 from rewardedit.training.groups import group_advantages
 from rewardedit.training.online import OnlineInputs, prepare, with_data
@@ -111,12 +111,8 @@ def inputs(tiny_editor, tmp_path_factory) -> OnlineInputs:
 def whole(tiny_editor, inputs, tmp_path_factory) -> Path:
     """The folder of an unbroken run: two rollouts of two updates each."""
     folder = tmp_path_factory.mktemp("whole")
-    optimise(config_of(tiny_editor, {"max_steps": 4}, kl_weight=0.1), without_masks(inputs), Quiet(), folder)
+    tune(config_of(tiny_editor, {"max_steps": 4}, kl_weight=0.1), inputs, Quiet(), folder)
     return folder
-
-
-def without_masks(inputs: OnlineInputs) -> OnlineInputs:
-    return replace(inputs, masks=None)
 
 
 def test_ratios_begin_at_one_and_divergences_at_zero(whole):
@@ -132,7 +128,7 @@ def test_ratios_begin_at_one_and_divergences_at_zero(whole):
 def test_a_run_resumed_in_the_middle_of_a_rollout_equals_it(whole, tiny_editor, inputs, tmp_path):
     for steps in (3, 4):
         config = config_of(tiny_editor, {"max_steps": steps}, kl_weight=0.1)
-        optimise(config, without_masks(inputs), Quiet(), tmp_path, resume=steps == 4)
+        tune(config, inputs, Quiet(), tmp_path, resume=steps == 4)
     for key in ("loss", "kl", "ratio_change"):
         found, expected = ([line[key] for line in read_log(path)] for path in (tmp_path, whole))
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), key
@@ -142,7 +138,7 @@ def test_a_run_resumed_in_the_middle_of_a_rollout_equals_it(whole, tiny_editor, 
 
 def test_equal_rewards_train_nothing(tiny_editor, inputs, tmp_path):
     watching = replace(inputs.watching, reward=Indifferent())
-    out = optimise(
+    out = tune(
         config_of(tiny_editor, {"max_steps": 1}), replace(inputs, watching=watching), Quiet(), tmp_path
     )
     line = read_log(tmp_path)[0]
@@ -152,21 +148,21 @@ def test_equal_rewards_train_nothing(tiny_editor, inputs, tmp_path):
     assert not any(bool(weight.any()) for weight in ups)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_better_of_two_becomes_likelier(masked, tiny_editor, inputs, tmp_path, monkeypatch):
+@pytest.mark.parametrize("noise_mask", [None, "given"])
+def test_the_better_of_two_becomes_likelier(noise_mask, tiny_editor, inputs, tmp_path, monkeypatch):
     made: list[NoisyRollouts] = []
     init = NoisyRollouts.__init__
     monkeypatch.setattr(
         NoisyRollouts, "__init__", lambda self, *values: (made.append(self), init(self, *values))[1]
     )
-    reward = replace(REWARD, group_size=2, num_inference_steps=3)
+    reward = replace(REWARD, group_size=2, num_inference_steps=3, noise_mask=noise_mask)
     config = config_of(tiny_editor, {"max_steps": 1, "batch_size": 2, "lr": 1e-4}, reward=reward)
-    optimise(config, inputs if masked else without_masks(inputs), Quiet(), tmp_path)
+    tune(config, inputs, Quiet(), tmp_path)
 
     rollouts = made[0]
     assert rollouts.current is not None
     images = Images.of(rollouts.current, torch.device("cpu"))
-    assert (images.inside is not None) == masked
+    assert (images.inside is None) == (noise_mask is None)
     cond = inputs.prompts.conditioning(images.rows, torch.device("cpu"))
     gain = torch.zeros(2)
     for i, index in enumerate(rollouts.window):

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from rewardedit.diffusion.noising import noising
-from rewardedit.diffusion.schedulers import holds_for
+from rewardedit.diffusion.schedulers import holds_for, pred_x0_coefficients
 from rewardedit.images import to_pil
 from rewardedit.language.texts import note_cut
 from rewardedit.prepared import Broadcast, Prepared
@@ -200,6 +200,29 @@ class EditFamily:
             scheduler: as `training_scheduler` returns it.
         """
         return scheduler.add_noise(x_0, noise, t), t
+
+    def training_times(self, timesteps: Tensor) -> Int[Tensor, " n"]:
+        """Time steps at which a rollout calls the denoiser as those of `noised`, each once, from the largest
+        on.
+        """
+        return timesteps.round().long().unique().flip(0)
+
+    def clean(
+        self,
+        scheduler: Any,
+        model_pred: Float[Tensor, "b c h w"],
+        x_t: Float[Tensor, "b c h w"],
+        t: Tensor,
+    ) -> Float[Tensor, "b c h w"]:
+        """The clean latents that predictions imply, in fp32.
+
+        Args:
+            scheduler: as `training_scheduler` returns it.
+            x_t, t: (b,), as `noised` returns them.
+        """
+        pairs = [pred_x0_coefficients(scheduler, time, 0) for time in t.tolist()]
+        a, b = x_t.new_tensor(pairs, dtype=torch.float32).T[:, :, None, None, None]
+        return a * x_t.float() + b * model_pred.float()
 
     def set_timesteps(self, scheduler: Any, steps: int, latents: Float[Tensor, "b c h w"]) -> None:
         """Prepares a scheduler for sampling latents of this shape, as the pipeline does."""

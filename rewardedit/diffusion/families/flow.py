@@ -194,6 +194,19 @@ class FlowEditor(EditFamily):
         weight = sigma[:, None, None, None]
         return (1 - weight) * x_0 + weight * noise, sigma * steps
 
+    def training_times(self, timesteps: Tensor) -> Int[Tensor, " n"]:
+        return super().training_times(timesteps) - 1  # `noised` counts from 0
+
+    def clean(
+        self,
+        scheduler: Any,
+        model_pred: Float[Tensor, "b c h w"],
+        x_t: Float[Tensor, "b c h w"],
+        t: Tensor,
+    ) -> Float[Tensor, "b c h w"]:
+        sigma = t.float() / scheduler.config.num_train_timesteps
+        return x_t.float() - sigma[:, None, None, None] * model_pred.float()
+
     def set_timesteps(self, scheduler: Any, steps: int, latents: Float[Tensor, "b c h w"]) -> None:
         h, w = self.token_size(latents)
         sigmas = np.linspace(1.0, 1 / steps, steps)
