@@ -113,4 +113,10 @@ def qwen_image_edit(size: int) -> Blueprint:
     return Blueprint.make(QwenImageEdit(), transformer, vae, [text_encoder], size)
 
 
-EDITORS = {"kontext-refl": kontext, "klein-refl": klein, "qwen-image-edit-refl": qwen_image_edit}
+EDITORS = {
+    "kontext-refl": kontext,
+    "klein-refl": klein,
+    "qwen-image-edit-refl": qwen_image_edit,
+    "klein-nft": klein,
+    "qwen-image-edit-nft": qwen_image_edit,
+}

@@ -54,6 +54,7 @@ from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, vifi_clip, vlm_sft
 from rewardedit.training import memory
 from rewardedit.training.meta import GIB, table
+from rewardedit.training.online import OnlineRecipe
 from rewardedit.training.scorer_estimate import scorer_step
 from rewardedit.training.sft_estimate import sft_memory
 
@@ -324,10 +325,11 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
         return vifi_clip.memory(config, own)
     if recipe in EDITORS:
         editor = EDITORS[recipe](require_size(config.data))
-    if "refl" in recipe:
+    if "refl" in recipe or isinstance(config, OnlineRecipe):
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
-        return memory.refl_memory(config, editor, scorers, processes)
+        needed = memory.online_memory if isinstance(config, OnlineRecipe) else memory.refl_memory
+        return needed(config, editor, scorers, processes)
     return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
 

@@ -34,9 +34,11 @@ def settings(base: str | Path, train: dict[str, Any] | None = None, **changes: A
     return {**common, "base": str(base), "train": TrainConfig(**{**TRAIN, **(train or {})}), **changes}
 
 
-def parts(recipe: OnlineRecipe, folder: Path) -> tuple[OnlineInputs, Finetuning, OldPolicy, GroupRollouts]:
+def parts(
+    recipe: OnlineRecipe, folder: Path, inputs: OnlineInputs | None = None
+) -> tuple[OnlineInputs, Finetuning, OldPolicy, GroupRollouts]:
     """Inputs, the editor with its adapters, and rollouts."""
-    inputs = prepare(with_data(recipe), folder)
+    inputs = inputs or prepare(with_data(recipe), folder)
     tuning = Finetuning(recipe.train, recipe.base, inputs.prompts.cache, inputs.labels, folder)
     old = OldPolicy(tuning.modules.unet)
     return inputs, tuning, old, GroupRollouts(recipe.reward, recipe.train, inputs, tuning.editor.pipe)

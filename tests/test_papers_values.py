@@ -14,6 +14,8 @@ from tests.readme import recorded
 ADIEE = "ADIEE Sec. 4.1"
 SUPPLEMENT = "ADIEE App. B"
 ADIEE_CODE = "SamsungLabs/ADIEE"
+NFT_CODE = "NVlabs/DiffusionNFT"
+UNIRL = "UniRL 0.2.0"
 IMAGENHUB = "TIGER-AI-Lab/ImagenHub, as ADIEE App. B says"
 FACTORY = "LLaMA-Factory's qwen2vl_lora_sft.yaml, as ADIEE App. B says"
 DICE = "aimagelab/DICE and Baraldi et al. 2025"
@@ -134,6 +136,34 @@ VALUES: list[tuple[str, str, Any, str]] = [
             ("diffusion_weight", 1.0, "ADIEE Eq. 8"),
         )
     ),
+    ("klein-nft", "data.size", 512, UNIRL),
+    ("klein-nft", "reward.group_size", 16, UNIRL),
+    ("klein-nft", "reward.num_inference_steps", 10, UNIRL),
+    ("klein-nft", "train.lora_rank", 16, UNIRL),
+    ("klein-nft", "train.lora_alpha", 32, UNIRL),
+    ("klein-nft", "nft.reference_weight", 1e-4, NFT_CODE),
+    ("qwen-image-edit-nft", "data.size", 384, UNIRL),
+    ("qwen-image-edit-nft", "reward.group_size", 16, UNIRL),
+    ("qwen-image-edit-nft", "reward.num_inference_steps", 12, UNIRL),
+    ("qwen-image-edit-nft", "train.lora_rank", 64, UNIRL),
+    ("qwen-image-edit-nft", "train.lora_alpha", 128, UNIRL),
+    ("qwen-image-edit-nft", "nft.reference_weight", 0.0, UNIRL),
+    ("qwen-image-edit-nft", "nft.times", 0.2, UNIRL),
+    *(
+        (recipe, setting, value, NFT_CODE)
+        for recipe in ("klein-nft", "qwen-image-edit-nft")
+        for setting, value in (
+            ("reward.guidance_scale", None),
+            ("reward.std", "batch"),
+            ("reward.advantage_clip", 5.0),
+            ("nft.beta", 1.0),
+            ("nft.schedule", (0, 0.001, 0.5)),
+            ("train.lr", 3e-4),
+            ("train.weight_decay", 1e-4),
+            ("train.max_grad_norm", 1.0),
+            ("train.ema", 0.9),
+        )
+    ),
     *(
         ("dice-detector", f"phases.{phase}.settings.{name}", value, DICE)
         for phase, name, value in (
@@ -170,6 +200,8 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl", "train.mixed_precision", "fp16", "in fp16 a step would keep a copy"),
     ("magicbrush-refl-24gb", "train.lora_rank", None, "as a LoRA"),
     ("magicbrush-refl-24gb", "train.lr", 5e-5, "as a LoRA"),
+    ("klein-nft", "train.batch_size", 1024, "Theirs trains on 64 groups an update, this on 8"),
+    ("qwen-image-edit-nft", "train.batch_size", 768, "Theirs trains on 48 groups an update, this on 4"),
 ]
 FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes/") and name != "quickstart")
 

@@ -28,10 +28,15 @@ from rewardedit.trainers.nft import (
     plan,
     reward_share,
     train,
+    tune,
     variant_config,
 )
-from tests.editors import tiny_klein
+from rewardedit.training.group_rollouts import GroupRollouts
+from rewardedit.training.groups import group_advantages
+from rewardedit.training.online import OnlineInputs, prepare, with_data
+from tests.editors import small_qwen_area, tiny_klein, tiny_qwen
 from tests.forks import launch, run, run_here
+from tests.models import tiny_pipeline
 from tests.online import REWARD, parts, settings
 
 HERE = "tests.trainers.test_nft"
@@ -146,9 +151,9 @@ def test_clean_latents_follow_from_exact_velocities():
 
 
 @pytest.fixture(scope="module")
-def made(tiny_editor, tmp_path_factory):
+def made(shared, tiny_editor, tmp_path_factory):
     config = config_of(tiny_editor)
-    inputs, tuning, old, rollouts = parts(config, tmp_path_factory.mktemp("made"))
+    inputs, tuning, old, rollouts = parts(config, tmp_path_factory.mktemp("made"), shared)
     with old.active():
         return config, inputs, tuning, old, rollouts, rollouts.make(0, tuning.loop)
 
@@ -213,11 +218,24 @@ def test_times_are_the_rollouts_own_and_none_comes_twice(made):
     assert torch.equal(part[1][1], drawn[1][1][3:5])
 
 
+class Silent:
+    """Watches nothing."""
+
+    def check(self, editor: Any, step: int) -> bool:
+        return False
+
+
 @pytest.fixture(scope="module")
-def whole(tiny_editor, tmp_path_factory) -> Path:
+def shared(tiny_editor, tmp_path_factory) -> OnlineInputs:
+    """The inputs of `four_updates`."""
+    return prepare(with_data(four_updates(tiny_editor)), tmp_path_factory.mktemp("shared"))
+
+
+@pytest.fixture(scope="module")
+def whole(shared, tiny_editor, tmp_path_factory) -> Path:
     """An unbroken run of four updates, two of each rollout."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    train(four_updates(tiny_editor), folder)
+    tune(four_updates(tiny_editor), shared, Silent(), folder)
     return folder
 
 
@@ -237,47 +255,74 @@ def test_a_run_logs_what_tells_its_health(whole):
     assert log[0]["distance_from_reference"] == 0
     assert log[1]["distance_from_old"] == pytest.approx(log[1]["distance_from_reference"])
     assert 0 < log[2]["distance_from_old"] < log[2]["distance_from_reference"], "the old one has followed"
-    assert {"reward", "reward.l1", "spread.l1", "groups_without_spread"} <= set(log[2])
+    assert {"reward", "reward.l1", "spread.l1", "groups_without_spread", "mask"} <= set(log[2])
     assert "reward" not in log[1], "the second update trains on the same images"
     assert load_editor(str(whole)).pipe.get_list_adapters() == {"unet": ["default_0"]}
-    sweep = json.loads((whole / "monitor.json").read_text())["sweep"]
-    assert sweep[0]["l1"] != sweep[-1]["l1"]
 
 
-def test_accumulated_and_halved_batches_are_the_same_updates(whole, tiny_editor, tmp_path):
+@pytest.mark.slow
+def test_accumulated_and_halved_batches_are_the_same_updates(whole, shared, tiny_editor, tmp_path):
     config = four_updates(tiny_editor, micro_batch_size=2)
     config = replace(config, reward=replace(config.reward, rollout_batch_size=4))
-    train(config, tmp_path / "parts")
+    tune(config, shared, Silent(), tmp_path / "parts")
     assert losses(tmp_path / "parts") == pytest.approx(losses(whole), rel=1e-4)
 
 
-@pytest.mark.parametrize("done", [1, 2])
-def test_a_resumed_run_equals_an_unbroken_one(done, whole, tiny_editor, tmp_path):
+@pytest.mark.parametrize("done", [3, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_resumed_run_equals_an_unbroken_one(done, whole, shared, tiny_editor, tmp_path):
     """In the middle of a rollout and between two: the old policy comes from the checkpoint."""
     out = tmp_path / "part"
-    train(four_updates(tiny_editor, max_steps=done), out)
-    (out / "monitor.json").unlink()
-    train(four_updates(tiny_editor), out, resume=True)
+    tune(four_updates(tiny_editor, max_steps=done), shared, Silent(), out)
+    tune(four_updates(tiny_editor), shared, Silent(), out, resume=True)
     assert losses(out) == pytest.approx(losses(whole), rel=1e-5)
     weights = load_file(whole / "lora" / LORA)
     for name, value in load_file(out / "lora" / LORA).items():
         torch.testing.assert_close(value, weights[name], rtol=1e-3, atol=1e-6)
 
 
-def test_the_reward_rises(tiny_editor, tmp_path):
-    reward = replace(REWARD, scorer=f"{HERE}:Bright", group_size=6)
-    train_settings = {"max_steps": 25, "batch_size": 12, "lr": 2e-2, "checkpoint_every": 100}
-    train(config_of(tiny_editor, train_settings, reward=reward), tmp_path)
-    rewards = [line["reward"] for line in read_log(tmp_path)]
-    assert sum(rewards[-5:]) > sum(rewards[:5])
+def test_a_reward_without_spread_trains_nothing(shared, made, tiny_editor):
+    _, _, tuning, *_ = made
+    config = four_updates(tiny_editor)
+    watching = replace(shared.watching, reward=Alike())
+    alike = GroupRollouts(config.reward, config.train, replace(shared, watching=watching), tuning.editor.pipe)
+    rollout = alike.make(0, tuning.loop)
+    assert not rollout.weight.any()
+    assert not rollout.advantage.any()
+    ((mean, _),) = [(mean, n) for name, mean, n in tuning.loop._means if name == "groups_without_spread"][-1:]
+    assert mean == 1
 
 
-def test_a_reward_without_spread_changes_nothing(tiny_editor, tmp_path):
-    reward = replace(REWARD, scorer=f"{HERE}:Alike")
-    train(config_of(tiny_editor, reward=reward), tmp_path)
-    log = read_log(tmp_path)
-    assert [line["groups_without_spread"] for line in log] == [1, 1]
-    assert [line["loss"] for line in log] == [0, 0]
+def gaussian_policy(reference_weight: float) -> float:
+    """Trains the mean of a policy N(μ, 0.5²) on −(x − 2)², from 0, on its exact predictions."""
+    generator = torch.Generator().manual_seed(0)
+    mu = torch.zeros((), requires_grad=True)
+    old = torch.zeros(())
+    optimizer = torch.optim.Adam([mu], lr=0.05)
+    schedule = NftConfig(old_policy=(0.0, 0.01, 0.5))
+    for update in range(120):
+        noise, start = torch.randn(2, 8 * 16, 1, 1, 1, generator=generator)
+        x_0 = old + 0.5 * start
+        reward = -((x_0 - 2) ** 2).reshape(1, 8, 16)
+        advantage = group_advantages(reward, torch.ones(1)).value.flatten()
+        sigma = torch.rand(len(x_0), 1, 1, 1, generator=generator)
+        x_t = (1 - sigma) * x_0 + sigma * noise
+        gain = (1 - sigma) * 0.25 / ((1 - sigma) ** 2 * 0.25 + sigma**2)
+
+        def clean(mean: torch.Tensor, x_t: Any = x_t, gain: Any = gain, sigma: Any = sigma) -> torch.Tensor:
+            return mean + gain * (x_t - (1 - sigma) * mean)
+
+        loss = nft_loss(clean(mu), clean(old), x_0, reward_share(advantage, 5.0))
+        loss = loss + reference_weight * masked_mean((clean(mu) - clean(torch.zeros(()))) ** 2)
+        optimizer.zero_grad()
+        loss.mean().backward()
+        optimizer.step()
+        old = torch.lerp(mu.detach(), old, schedule.decay(update + 1))
+    return mu.item()
+
+
+def test_a_gaussian_policy_reaches_its_optimum():
+    assert gaussian_policy(0.0) == pytest.approx(2, abs=0.2)
+    assert gaussian_policy(1e4) == pytest.approx(0, abs=0.05)
 
 
 def test_variants_change_what_they_say(tiny_editor):
@@ -286,7 +331,6 @@ def test_variants_change_what_they_say(tiny_editor):
     assert variant_config(config, "nft") == config
     assert variant_config(config, "unmasked").reward.noise_mask is None
     assert variant_config(config, "on_policy").nft.old_policy == "latest"
-    assert "3 × 2 updates" in " ".join(plan(config))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +365,6 @@ import os, signal, sys, torch
 from dataclasses import replace
 from pathlib import Path
 from rewardedit.cli import quiet
-from rewardedit.training import finetune
 from rewardedit.trainers import nft
 from tests.trainers.test_nft import four_updates
 
@@ -352,18 +395,20 @@ def test_two_processes_equal_one(tiny_editor, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_as_if_unbroken(whole, tiny_editor, tmp_path):
+def test_a_killed_run_goes_on_as_if_unbroken(tiny_editor, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(RUN)
     out = tmp_path / "killed"
     assert run(script, tiny_editor, str(out), "6").statuses == [-9]
+    assert len(losses(out)) == 2
     train(four_updates(tiny_editor), out, resume=True)
-    assert losses(out) == pytest.approx(losses(whole), rel=1e-5)
+    train(four_updates(tiny_editor), tmp_path / "unbroken")
+    assert losses(out) == pytest.approx(losses(tmp_path / "unbroken"), rel=1e-5)
 
 
 SMALL = [
     "data={name: shapes, limit: 6, size: 64}",
-    "reward.scorer=l1",
+    "reward.scorer=l1:1,ssim:0.5",
     "reward.group_size=3",
     "reward.num_inference_steps=3",
     "monitor={held_out: {clip_i: {checkpoint: shapes/clip}}, n: 2, num_inference_steps: 2}",
@@ -373,7 +418,6 @@ SMALL = [
     "train.lora_rank=2",
     "train.lora_alpha=4",
     "train.lr=1e-2",
-    "train.lr_warmup_steps=0",
     "train.log_every=1",
     "train.tracker=none",
     "train.mixed_precision=no",
@@ -382,19 +426,30 @@ SMALL = [
     "train.validation_rows=1",
     "evaluate=null",
 ]
+WALKS: list[tuple[str, Any, list[str]]] = [
+    ("klein-nft", tiny_klein, ["reward.noise_mask=change"]),
+    ("klein-nft", tiny_klein, ["reward.guidance_scale=3.0"]),
+    ("qwen-image-edit-nft", tiny_qwen, []),
+    ("klein-nft", tiny_pipeline, ["reward.noise_mask=given", "variants=[nft, unmasked]"]),
+]
 
 
-@pytest.mark.parametrize("changes", [[], pytest.param(["reward.guidance_scale=3.0"], marks=pytest.mark.slow)])
-def test_a_recipe_walks_to_the_sweep(changes, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(("recipe", "make", "changes"), WALKS)
+def test_a_recipe_walks_to_the_sweep(recipe, make, changes, tmp_path, monkeypatch):
+    small_qwen_area(monkeypatch)
     base = tmp_path / "base"
-    tiny_klein().save_pretrained(base)
-    config = load_recipe("klein-nft", [f"base={base}", *SMALL, *changes])[1]
+    make().save_pretrained(base)
+    config = load_recipe(recipe, [f"base={base}", *SMALL, *changes])[1]
     lines = plan(config)
     assert any(line.startswith("memory, GiB: ") for line in lines), lines
+    assert f"{len(config.variants)} × 2 updates" in " ".join(lines)
     out = train(config, tmp_path / "run")
     log = read_log(tmp_path / "run")
     assert all(torch.tensor(line["loss"]).isfinite() for line in log)
     assert log[1]["distance_from_reference"] > 0
     sweep = json.loads((tmp_path / "run" / "monitor.json").read_text())["sweep"]
-    assert sweep[-1]["l1"] != sweep[0]["l1"]
-    assert load_editor(str(out)).pipe.get_list_adapters() == {"transformer": ["default_0"]}
+    assert sweep[-1]["l1:1,ssim:0.5"] != sweep[0]["l1:1,ssim:0.5"]
+    assert [row["scale"] for row in sweep] == [0, 0.25, 0.5, 0.75, 1]
+    (adapters,) = load_editor(str(out)).pipe.get_list_adapters().values()
+    assert adapters == ["default_0"]

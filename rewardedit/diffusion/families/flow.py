@@ -195,7 +195,7 @@ class FlowEditor(EditFamily):
         return (1 - weight) * x_0 + weight * noise, sigma * steps
 
     def training_times(self, timesteps: Tensor) -> Int[Tensor, " n"]:
-        return super().training_times(timesteps) - 1  # `noised` counts from 0
+        return (super().training_times(timesteps) - 1).clamp_min(0)  # `noised` counts from 0
 
     def clean(
         self,
