@@ -119,4 +119,5 @@ EDITORS = {
     "qwen-image-edit-refl": qwen_image_edit,
     "klein-nft": klein,
     "qwen-image-edit-nft": qwen_image_edit,
+    "kontext-flow-grpo": kontext,
 }

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 LIMIT = 500  # seconds for the processes of one script
-TRAINERS = ("adiee_data", "dpo", "nft", "refl", "reward_conditioned", "vifi_clip")
+TRAINERS = ("adiee_data", "dpo", "flow_grpo", "nft", "refl", "reward_conditioned", "vifi_clip")
 _servers: list[socket.socket] = []  # this process's, if it has one
 
 

@@ -17,6 +17,7 @@ ADIEE_CODE = "SamsungLabs/ADIEE"
 NFT_CODE = "NVlabs/DiffusionNFT"
 UNIRL = "UniRL 0.2.0"
 DPO_CODE = "huggingface/diffusers, examples/research_projects/diffusion_dpo"
+FLOW_FACTORY = "Flow-Factory's examples/grpo/lora/flux1_kontext/default.yaml"
 IMAGENHUB = "TIGER-AI-Lab/ImagenHub, as ADIEE App. B says"
 FACTORY = "LLaMA-Factory's qwen2vl_lora_sft.yaml, as ADIEE App. B says"
 DICE = "aimagelab/DICE and Baraldi et al. 2025"
@@ -177,6 +178,29 @@ VALUES: list[tuple[str, str, Any, str]] = [
         )
     ),
     *(
+        ("kontext-flow-grpo", setting, value, FLOW_FACTORY)
+        for setting, value in (
+            ("data.size", 384),
+            ("reward.group_size", 16),
+            ("reward.updates", 2),
+            ("reward.num_inference_steps", 10),
+            ("reward.guidance_scale", 2.5),
+            ("reward.std", "group"),
+            ("reward.advantage_clip", 5.0),
+            ("noise.sampler", "sde"),
+            ("noise.noise_level", 0.9),
+            ("noise.noise_steps", 1),
+            ("clip", 1e-4),
+            ("kl_weight", 0.0),
+            ("train.lr", 3e-4),
+            ("train.weight_decay", 1e-4),
+            ("train.max_grad_norm", 1.0),
+            ("train.lora_rank", 64),
+            ("train.lora_alpha", 128),
+            ("train.ema", 0.9),
+        )
+    ),
+    *(
         ("dice-detector", f"phases.{phase}.settings.{name}", value, DICE)
         for phase, name, value in (
             ("phase-1", "train.max_steps", 15_000),
@@ -215,6 +239,7 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("instruct-pix2pix-dpo", "data.size", 512, "256 pixels are ours"),
     ("klein-nft", "train.batch_size", 1024, "Theirs trains on 64 groups an update, this on 8"),
     ("qwen-image-edit-nft", "train.batch_size", 768, "Theirs trains on 48 groups an update, this on 4"),
+    ("kontext-flow-grpo", "train.batch_size", 384, "Theirs makes 48 groups a rollout on 8 GPUs, this 8"),
 ]
 FULL_SIZE = sorted(name for name in recipe_names() if not name.startswith("shapes/") and name != "quickstart")
 

@@ -18,6 +18,7 @@ TRAINERS = {
     "adiee_data": "rewardedit.trainers.adiee_data",
     "adiee_scorer": "rewardedit.trainers.adiee_scorer",
     "dpo": "rewardedit.trainers.dpo",
+    "flow_grpo": "rewardedit.trainers.flow_grpo",
     "nft": "rewardedit.trainers.nft",
     "refl": "rewardedit.trainers.refl",
     "reward_conditioned": "rewardedit.trainers.reward_conditioned",
