@@ -33,4 +33,7 @@ def read_photo(path: str, max_pixels: int) -> Float[Tensor, "3 h w"]:
     Raises:
         ValueError: for anything but a PNG, JPEG or WebP image within the limits.
     """
-    return to_tensor(open_sent(Path(path).read_bytes(), max_pixels), 3)
+    try:
+        return to_tensor(open_sent(Path(path).read_bytes(), max_pixels), 3)
+    except ValueError as error:
+        raise ValueError(f"image: {error}") from None
