@@ -28,7 +28,7 @@ MAX_STEPS = 200
 
 @dataclass(frozen=True)
 class EditRequest:
-    """What a user asks for.
+    """A user's request for an edit.
 
     Raises:
         ValueError: for an empty instruction, or a number outside of its bounds.
