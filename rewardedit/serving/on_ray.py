@@ -18,6 +18,7 @@ from rewardedit.serving.settings import ServeConfig
 from rewardedit.untrusted import printable
 
 NAME = "rewardedit"
+END_SECONDS = 60.0  # that a replica has to answer what it has accepted
 ERROR = re.compile(r"[\w.]*(Error|Exception): ")  # how the last line of a traceback begins
 
 
@@ -67,6 +68,7 @@ def ray_application(scorers: ScorerSet, config: ServeConfig, gpus: float) -> Any
         name=NAME,
         num_replicas=config.replicas,
         max_ongoing_requests=config.max_queue,
+        graceful_shutdown_timeout_s=END_SECONDS,
         ray_actor_options={"num_gpus": gpus},
     )
     return deployment.bind()
@@ -97,6 +99,7 @@ def run_on_ray_serve(scorers: ScorerSet, config: ServeConfig) -> None:
             raise ValueError(_reason(serve, str(error))) from error
         print("ready", file=sys.stderr, flush=True)
         _wait_for_signal()
+        serve.delete(NAME)  # once its replicas have answered what they accepted
     finally:
         serve.shutdown()
         ray.shutdown()
