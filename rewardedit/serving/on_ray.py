@@ -99,9 +99,10 @@ def run_on_ray_serve(scorers: ScorerSet, config: ServeConfig) -> None:
             raise ValueError(_reason(serve, str(error))) from error
         print("ready", file=sys.stderr, flush=True)
         _wait_for_signal()
-        serve.delete(NAME)  # once its replicas have answered what they accepted
     finally:
-        serve.shutdown()
+        serve.delete(NAME)  # once its replicas have answered what they accepted
+        if not serve.status().applications:  # others' on a cluster stay
+            serve.shutdown()
         ray.shutdown()
 
 
