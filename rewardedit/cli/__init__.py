@@ -6,14 +6,27 @@ import traceback
 from collections.abc import Sequence
 
 from rewardedit import __version__
-from rewardedit.cli import bench, compare, doctor, edit, push, recipes, relabel, score, serve, shapes, train
+from rewardedit.cli import (
+    app,
+    bench,
+    compare,
+    doctor,
+    edit,
+    push,
+    recipes,
+    relabel,
+    score,
+    serve,
+    shapes,
+    train,
+)
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.terminal import disk_full_message, first_line, quiet
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
-COMMANDS = (train, relabel, edit, score, compare, bench, serve, recipes, doctor, push, shapes)
+COMMANDS = (train, relabel, edit, score, compare, bench, serve, app, recipes, doctor, push, shapes)
 
 
 def parser() -> argparse.ArgumentParser:

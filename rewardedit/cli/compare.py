@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rewardedit.cli.comparison import RESULT, SCORES, Comparison, show
+from rewardedit.cli.comparison import PAIRS, RESULT, SCORES, Comparison, show, show_judged
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import (
     EXAMPLES,
@@ -64,6 +64,12 @@ def add_parser(commands: Any) -> None:
         "or for requests by name",
     )
     p.add_argument(
+        "--judge-pairs",
+        metavar="MODEL",
+        help="a vision-language model that sees each two edits of a request, in both orders, and says which "
+        "is better: a hub name, a folder, URL#MODEL, or a mapping, e.g. '{checkpoint: …, key_variable: …}'",
+    )
+    p.add_argument(
         "--against",
         metavar="FILE",
         help="scores.parquet of an earlier comparison: exit with 1 if a mean fell by more than --max-drop",
@@ -95,13 +101,17 @@ def run(args: argparse.Namespace) -> int:
     words = args.scorer or [own.judge if own else JUDGE]
     announce_scorers(map(read_scorer, words))  # before one is imported
     specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    judge = read_judge(args.judge_pairs)
     models = {name: packaged_models(spec) for name, spec in specs.items()}
+    if judge is not None:
+        models["--judge-pairs"] = packaged_models({"vlm_judge": judge})
     warn_of_small_models(models, first_size(rows), SCORER)
     announce_models(specs)
 
     comparison = Comparison(rows, specs, _inputs(args, rows), args.size, args.kind)
     with _folder(args.out) as folder:
         records = comparison.score(folder / SCORES)
+        judged = None if judge is None else comparison.judge_pairs(folder / PAIRS, judge)
         if not processes().is_main_process:
             return 0
         if args.against:
@@ -110,7 +120,32 @@ def run(args: argparse.Namespace) -> int:
         show(found)
         if args.out is not None:
             comparison.write(records, requests, found, folder, args.draw)
+        if judged is not None:
+            show_judged(judged, judge, folder if args.out is not None else None)
     return 0 if baseline is None else guard(records, baseline, *max_drops)
+
+
+def read_judge(text: str | None) -> dict[str, Any] | None:
+    """Options of `PairJudge.from_pretrained`, as `--judge-pairs` gives them; what it asks and loads is said.
+
+    Raises:
+        ValueError: if an option is unknown.
+    """
+    if text is None:
+        return None
+    from inspect import signature
+
+    from rewardedit import config as configs
+    from rewardedit.cli.announce import announce, announce_models, announcements
+    from rewardedit.scorers.vlm_pairs import PairJudge
+
+    options = configs.parse_value(text) if text.startswith("{") else {"checkpoint": text}
+    known = list(signature(PairJudge.from_pretrained).parameters)
+    if not isinstance(options, dict) or not set(options) <= set(known):
+        raise ValueError(f"--judge-pairs: expected a model, or some of {', '.join(known)}; got {text}")
+    announce(announcements(options))
+    announce_models({"--judge-pairs": {"vlm_judge": options}})
+    return options
 
 
 def _require_same_scorers(baseline: Path, now: dict[str, Any]) -> None:

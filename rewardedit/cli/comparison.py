@@ -11,6 +11,8 @@ from rewardedit.scorer_spec import ScorerSpec, all_terms
 
 Records = list[dict[str, Any]]
 SCORES = "scores"  # the folder of the scores
+PAIRS = "pairs"  # the folder of verdicts on pairs
+JUDGED = "pairs.json"
 RESULT = "comparison.json"
 IDENTITY = ("scorers", "models", "size", "fingerprints")  # settings that scores of two runs must share
 
@@ -73,6 +75,33 @@ class Comparison:
             "fingerprints": scorer_fingerprints({scorer: spec}, loaded),
         }
 
+    def judge_pairs(self, folder: Path, judge: dict[str, Any]) -> Records:
+        """Verdicts on the edits of all two editors, by a judge of these options, kept in the folder."""
+        from rewardedit import devices
+        from rewardedit.data.digests import file_digests
+        from rewardedit.evaluation.judged_pairs import judge_pairs
+        from rewardedit.processes import processes
+        from rewardedit.scorers.vlm_pairs import PairJudge
+        from rewardedit.stages.lazy import Lazy
+        from rewardedit.stages.stage import usage_in
+
+        loaded = Lazy(partial(PairJudge.from_pretrained, **judge))
+        made_of = {
+            "inputs": self.inputs,
+            "rows": len(self.rows),
+            "judge": judge,
+            "size": self.size,
+            "files": file_digests([self.inputs, judge], pictures=True),
+            "fingerprint": loaded().fingerprint,
+        }
+        try:
+            return judge_pairs(
+                self.rows, folder, made_of, lambda: loaded().to(devices.default_device()), self.size
+            )
+        finally:
+            if processes().is_main_process:
+                tell(None, usage_in(folder))
+
     def identity(self, folder: Path) -> dict[str, Any]:
         """The settings and models of each scorer whose scores lie in the folder."""
         from rewardedit.stages.stage import recorded
@@ -130,6 +159,19 @@ def show(found: Any) -> None:
     for scorer, one in found.scorers.items():
         print("\n".join(["", *text_table(table(one), scorer_name(scorer).name)]))
     print(f"\n{NOTE}")
+
+
+def show_judged(records: Records, judge: dict[str, Any], folder: Path | None) -> None:
+    """Prints the comparison by pairs in words, and writes it with all verdicts."""
+    from rewardedit.evaluation.judged_pairs import compare_judged, judged_sentences
+    from rewardedit.files import write_json
+    from rewardedit.models import JUDGE
+
+    found = compare_judged(records)
+    name = str(judge.get("checkpoint", JUDGE)).rpartition("#")[2]
+    print("\n" + "\n".join(judged_sentences(found, name)))
+    if folder is not None:
+        write_json(folder / JUDGED, {"pairs": [one.as_dict() for one in found], "verdicts": records})
 
 
 def read_draw(words: list[str], requests: Any) -> frozenset[str]:

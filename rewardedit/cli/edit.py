@@ -28,14 +28,8 @@ def add_parser(commands: Any) -> None:
         help="what to change; several are applied one after another",
     )
     p.add_argument("--out", required=True, help="folder for the edited images")
-    p.add_argument(
-        "--model",
-        help=f"hub name, pipeline folder or run folder (default: {EDITOR})",
-    )
+    add_editor_options(p)
     add_world_option(p)
-    p.add_argument(
-        "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
-    )
     p.add_argument(
         "--target-score",
         type=float,
@@ -66,6 +60,18 @@ def add_parser(commands: Any) -> None:
     add_columns_option(p)
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
     p.add_argument("--seed", type=int, default=0)
+    p.set_defaults(run=run, parser=p, words="instruction")
+
+
+def add_editor_options(p: argparse.ArgumentParser) -> None:
+    """The options of commands that edit images: the editor, and how it samples."""
+    p.add_argument(
+        "--model",
+        help=f"hub name, pipeline folder or run folder (default: {EDITOR})",
+    )
+    p.add_argument(
+        "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
+    )
     p.add_argument("--steps", type=int)
     p.add_argument("--guidance-scale", type=float)
     p.add_argument("--image-guidance-scale", type=float)
@@ -80,7 +86,32 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="compile the editor's blocks with torch.compile: the first edit takes longer, later ones less",
     )
-    p.set_defaults(run=run, parser=p, words="instruction")
+
+
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings of sampling that the command line gives, by their names in `SamplingConfig`."""
+    options = {
+        "num_inference_steps": args.steps,
+        "guidance_scale": args.guidance_scale,
+        "image_guidance_scale": args.image_guidance_scale,
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def load_edit_model(args: argparse.Namespace, device: str) -> Any:
+    """Loads the editor that `add_editor_options` describe."""
+    from rewardedit import devices
+    from rewardedit.diffusion.editors import load_editor
+
+    dtype = "auto" if args.dtype is None else devices.inference_dtype(args.dtype)
+    return load_editor(
+        args.model,
+        lora=args.lora,
+        attention=args.attention,
+        device=device,
+        dtype=dtype,
+        compile=args.compile,
+    )
 
 
 def has_models(mask: ScorerSpec | None) -> bool:
@@ -105,7 +136,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
     from rewardedit.cli.small_models import MODEL, SCORER, file_size, in_world, warn_of_small_models, world_of
     from rewardedit.data.edit_jobs import read_jobs
-    from rewardedit.diffusion.editors import SamplingConfig, load_editor
+    from rewardedit.diffusion.editors import SamplingConfig
     from rewardedit.editing import EditRunConfig, open_masks, require_numbers, run_edits
     from rewardedit.scorers import load_scorer
     from rewardedit.scorers.load import packaged_models
@@ -114,12 +145,7 @@ def run(args: argparse.Namespace) -> None:
     jobs = read_jobs(args.input, args.instruction, read_columns_option(args.columns))
     target_score = BEST if args.target_score is None else args.target_score
     require_numbers(args.best_of, args.size, target_score)
-    options = {
-        "num_inference_steps": args.steps,
-        "guidance_scale": args.guidance_scale,
-        "image_guidance_scale": args.image_guidance_scale,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
+    options = sampling_options(args)
     SamplingConfig(**options)  # refuses values that no editor takes
     mask = read_scorer(args.mask) if args.mask else None
     if mask not in (None, "auto") and not has_models(mask):
@@ -138,15 +164,7 @@ def run(args: argparse.Namespace) -> None:
     announce_editor(args.model)
     announce_models({spec_name(spec): spec for spec in used})
     scorer = load_scorer(judge).to(device) if judge else None
-    dtype = "auto" if args.dtype is None else devices.inference_dtype(args.dtype)
-    editor = load_editor(
-        args.model,
-        lora=args.lora,
-        attention=args.attention,
-        device=device,
-        dtype=dtype,
-        compile=args.compile,
-    )
+    editor = load_edit_model(args, device)
     print(editor.attention)
     require_used(args, editor)
 

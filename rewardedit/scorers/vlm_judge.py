@@ -169,17 +169,8 @@ class VlmJudge(Scorer):
                 option does not fit.
         """
         shown = None if example is None else Example.load(example)
-        judge: Vlm | Endpoint
-        if ADDRESS.match(checkpoint):
-            url, _, model = checkpoint.partition("#")
-            if not model or adapter is not None:
-                raise ValueError(
-                    "checkpoint: expected URL#MODEL, an endpoint and its model, without an adapter"
-                )
-            judge = Endpoint(url, model, key_variable, timeout, retries, seed=seed, longest_wait=longest_wait)
-        else:
-            judge = load_judge(checkpoint, adapter, devices.parse_dtype(dtype))
-            model = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
+        waits = {"timeout": timeout, "retries": retries, "longest_wait": longest_wait}
+        judge, model = open_judge(checkpoint, adapter, key_variable, dtype, seed=seed, **waits)
         numbers = (max_new_tokens, digit_ids, min_digit_probability)
         return cls(judge, model, criteria, answer, apart, shown, *numbers)
 
@@ -258,6 +249,30 @@ class VlmJudge(Scorer):
             for image in self._example_pair():
                 digest.update(image.mul(255).round().byte().cpu().numpy().tobytes())
         return digest.hexdigest()
+
+
+def open_judge(
+    checkpoint: str,
+    adapter: str | None = None,
+    key_variable: str | None = None,
+    dtype: torch.dtype | str = torch.float32,
+    **settings: Any,
+) -> tuple[Vlm | Endpoint, str]:
+    """A model by hub name or folder, or behind an endpoint, and its name.
+
+    Args:
+        settings: of an `Endpoint`.
+
+    Raises:
+        ValueError: if the model cannot be loaded or is refused, or an endpoint has no model's name.
+    """
+    if not ADDRESS.match(checkpoint):
+        name = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
+        return load_judge(checkpoint, adapter, devices.parse_dtype(dtype)), name
+    url, _, model = checkpoint.partition("#")
+    if not model or adapter is not None:
+        raise ValueError("checkpoint: expected URL#MODEL, an endpoint and its model, without an adapter")
+    return Endpoint(url, model, key_variable, **settings), model
 
 
 def views(

@@ -47,8 +47,7 @@ class ByDigits:
 
     def __init__(self, vlm: Vlm) -> None:
         self.vlm = vlm
-        self.ids = digit_ids(vlm)
-        self.keeps = "logits_to_keep" in inspect.signature(vlm.model.forward).parameters
+        self.ids = last_tokens(vlm, DIGITS)
         self.differentiable = not isinstance(vlm, ProcessorVlm)
 
     def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
@@ -60,12 +59,9 @@ class ByDigits:
         return graded
 
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
-        """Logits of the ten digits. The text ends in a digit, which is predicted at the token before it."""
+        """Logits of the ten digits."""
         texts = [answer_up_to(self.vlm, chat) + "0" for chat in chats]
-        inputs: dict[str, Any] = self.vlm.inputs(texts, images)
-        if self.keeps:
-            inputs["logits_to_keep"] = 2
-        return self.vlm.model(**inputs).logits[:, -2, self.ids].float()
+        return last_logits(self.vlm, texts, images)[:, self.ids].float()
 
     def decoding(self) -> dict[str, Any]:
         return {"answer": "digits", "dtype": str(self.vlm.model.dtype).removeprefix("torch.")}
@@ -197,6 +193,14 @@ class ByEndpointDigits(ByEndpoint):
         return {"answer": "digits", "temperature": 0.0, "top": TOP, "token_ids": ids, "least": self.least}
 
 
+def last_logits(vlm: Vlm, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b v"]:
+    """Logits of the texts' last tokens, each predicted at the token before it."""
+    inputs: dict[str, Any] = vlm.inputs(texts, images)
+    if "logits_to_keep" in inspect.signature(vlm.model.forward).parameters:
+        inputs["logits_to_keep"] = 2
+    return vlm.model(**inputs).logits[:, -2]
+
+
 def expected_grade(logits: Float[Tensor, "b 10"]) -> Float[Tensor, " b"]:
     """Σ p(d) · d · 10/9 over the digits d, with p the softmax of their logits: in [0, 10]."""
     grades = torch.arange(10, dtype=logits.dtype, device=logits.device) * (10 / 9)
@@ -204,31 +208,31 @@ def expected_grade(logits: Float[Tensor, "b 10"]) -> Float[Tensor, " b"]:
     return (logits.softmax(1) * grades).sum(1).clamp(0, 10)
 
 
-def answer_up_to(vlm: Vlm, chat: Chat) -> str:
-    """The text of a chat up to the digit of its answer; a thought that the chat's template begins is left
-    empty.
+def answer_up_to(vlm: Vlm, chat: Chat, beginning: str = BEGINNING) -> str:
+    """The text of a chat up to the last token of its answer; a thought that the chat's template begins is
+    left empty.
     """
     text = vlm.prompt(chat)
     if text.rstrip().endswith("<think>"):
         text = text.rstrip() + "\n\n</think>\n\n"
-    return text + BEGINNING
+    return text + beginning
 
 
-def digit_ids(vlm: Vlm) -> list[int]:
-    """The tokens of the digits 0 to 9 at the place of the answer's digit.
+def last_tokens(vlm: Vlm, words: Sequence[str], beginning: str = BEGINNING) -> list[int]:
+    """The tokens of words, such as the digits 0 to 9, at the end of an answer.
 
     Raises:
-        ValueError: if they are not ten different tokens after the same preceding tokens.
+        ValueError: if they are not different tokens, one each, after the same preceding tokens.
     """
-    text = answer_up_to(vlm, [{"role": "user", "content": [{"type": "text", "text": "?"}]}])
+    text = answer_up_to(vlm, [{"role": "user", "content": [{"type": "text", "text": "?"}]}], beginning)
     tokenizer = vlm.processor.tokenizer
-    encoded = [tokenizer(text + digit, add_special_tokens=False)["input_ids"] for digit in DIGITS]
+    encoded = [tokenizer(text + word, add_special_tokens=False)["input_ids"] for word in words]
     last = [ids[-1] for ids in encoded]
     same_before = all(ids[:-1] == encoded[0][:-1] for ids in encoded)
-    if not same_before or len(set(last)) < len(DIGITS):
+    if not same_before or len(set(last)) < len(words):
         raise ValueError(
-            f"expected a tokenizer in which each digit after {BEGINNING!r} is one token; that of "
-            f"{type(vlm.model).__name__} ends in {last}; use answer='text'"
+            f"expected a tokenizer in which each of {', '.join(words)} after {beginning!r} is one token; "
+            f"that of {type(vlm.model).__name__} ends in {last}; use answer='text'"
         )
     return last
 

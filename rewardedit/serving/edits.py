@@ -59,7 +59,7 @@ def decode_edit(edit: RawEdit, max_pixels: int, reservation: Reservation) -> Pix
         opened = {}
         for name, content in images.items():
             if content is not None:
-                opened[name] = _open(content, max_pixels)
+                opened[name] = open_sent(content, max_pixels)
         # at once: edits that each hold a part would keep one another from the rest
         reservation.take(_decoded_size(opened))
         for name, image in opened.items():
@@ -82,8 +82,8 @@ def _require_short(text: str | None) -> None:
         raise TooLarge(f"expected at most {MAX_TEXT} characters; got {len(text)}")
 
 
-def _open(content: bytes | str, max_pixels: int) -> Image.Image:
-    """An image whose pixels are not decoded yet.
+def open_sent(content: bytes | str, max_pixels: int) -> Image.Image:
+    """An image that a client sent, as bytes of a file or their base64; its pixels are not decoded yet.
 
     Raises:
         ValueError: for anything but a PNG, JPEG or WebP file within the limits.

@@ -1,16 +1,36 @@
 """The same application on Ray Serve, for fleets: each replica has its own queue and its own scorers."""
 
 import dataclasses
+import re
+import signal
+import sys
+import threading
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
 
 from rewardedit.models.extras import install_command
 from rewardedit.serving.batching import FAILED
-from rewardedit.serving.scorer_set import ScorerSet
+from rewardedit.serving.run import SIGNALS, address_of, listen
+from rewardedit.serving.scorer_set import LoadedScorers, ScorerSet
 from rewardedit.serving.settings import ServeConfig
+from rewardedit.untrusted import printable
 
 NAME = "rewardedit"
+END_SECONDS = 60.0  # that a replica has to answer what it has accepted
+ERROR = re.compile(r"[\w.]*(Error|Exception): ")  # how the last line of a traceback begins
+
+
+@dataclass(frozen=True)
+class ReadyScorers(ScorerSet):
+    """Scorers that this process has loaded."""
+
+    loaded: LoadedScorers | None = None
+
+    def load(self, batch_size: int) -> LoadedScorers:
+        assert self.loaded is not None
+        return self.loaded
 
 
 class Replica:
@@ -39,36 +59,69 @@ def ray_application(scorers: ScorerSet, config: ServeConfig, gpus: float) -> Any
     def build() -> Any:
         from rewardedit.serving.app import make_app
 
-        return make_app(scorers, own, wait=True)
+        # here, as Ray reports no error of an application's start
+        loaded = scorers.load(own.batch_size)
+        return make_app(ReadyScorers(scorers.specs, scorers.options, loaded), own, wait=True)
 
     deployment = serve.deployment(
         serve.ingress(build)(Replica),
         name=NAME,
         num_replicas=config.replicas,
         max_ongoing_requests=config.max_queue,
+        graceful_shutdown_timeout_s=END_SECONDS,
         ray_actor_options={"num_gpus": gpus},
     )
     return deployment.bind()
 
 
 def run_on_ray_serve(scorers: ScorerSet, config: ServeConfig) -> None:
-    """Deploys the application on the Ray cluster at RAY_ADDRESS, or on this machine, and blocks until it is
-    interrupted.
+    """Deploys the application on the Ray cluster at RAY_ADDRESS, or on this machine, until SIGTERM or SIGINT.
 
     Raises:
-        ValueError: if Ray Serve is not installed.
+        ValueError: if Ray Serve is not installed, the address cannot be listened on, or the scorers cannot be
+            loaded.
     """
     serve = _ray_serve()
     import ray
 
+    with listen(config) as listener:  # Ray reports late that it cannot, and not which port it took for 0
+        port = listener.getsockname()[1]
+        names = ", ".join(scorers.specs)
+        print(f"loading {names} for {address_of(listener)} (its page: /docs)", file=sys.stderr, flush=True)
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
-    serve.start(http_options={"host": config.host, "port": config.port})
+    serve.start(http_options={"host": config.host, "port": port})
     try:
-        serve.run(ray_application(scorers, config, gpus), name=NAME, route_prefix="/", blocking=True)
+        try:
+            serve.run(ray_application(scorers, config, gpus), name=NAME, route_prefix="/")
+        except RuntimeError as error:
+            raise ValueError(_reason(serve, str(error))) from error
+        print("ready", file=sys.stderr, flush=True)
+        _wait_for_signal()
     finally:
-        serve.shutdown()
+        serve.delete(NAME)  # once its replicas have answered what they accepted
+        if not serve.status().applications:  # others' on a cluster stay
+            serve.shutdown()
+        ray.shutdown()
+
+
+def _reason(serve: Any, told: str) -> str:
+    """The error of a replica that could not be started, from the end of its traceback; else what Ray told."""
+    application = serve.status().applications.get(NAME)
+    deployment = application.deployments.get(NAME) if application else None
+    lines = deployment.message.splitlines() if deployment else []
+    errors = [line for line in lines if ERROR.match(line)]
+    return printable(errors[-1] if errors else told, 300)
+
+
+def _wait_for_signal() -> None:
+    """Returns at SIGTERM or SIGINT; Ray's own handler of SIGTERM reports a crash."""
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in SIGNALS}
+    ended.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def _ray_serve() -> Any:

@@ -72,7 +72,21 @@ def run_server(scorers: ScorerSet, config: ServeConfig) -> None:
 
     listener = listen(config)
     app = make_app(scorers, config, fail, lambda: print("ready", file=sys.stderr, flush=True))
-    server = uvicorn.Server(
+    server = make_server(app)
+    names = ", ".join(scorers.specs)
+    print(f"loading {names} for {address_of(listener)} (its page: /docs)", file=sys.stderr, flush=True)
+    run_until_ended(server, listener)
+    if errors:
+        raise errors[0]
+
+
+def make_server(app: Any, seconds_to_end: int | None = None) -> uvicorn.Server:
+    """A server of an application, within limits.
+
+    Args:
+        seconds_to_end: that open connections have when it is ended; None: as long as they need.
+    """
+    return uvicorn.Server(
         uvicorn.Config(
             app,
             http=PatientProtocol,
@@ -80,12 +94,13 @@ def run_server(scorers: ScorerSet, config: ServeConfig) -> None:
             log_level="warning",
             limit_concurrency=MOST_CONNECTIONS,
             server_header=False,
+            timeout_graceful_shutdown=seconds_to_end,
         )
     )
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    names = ", ".join(scorers.specs)
-    print(f"loading {names} for http://{shown}:{port} (its page: /docs)", file=sys.stderr, flush=True)
+
+
+def run_until_ended(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serves until SIGTERM or SIGINT."""
     before = {
         number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS
     }  # uvicorn raises them again
@@ -94,8 +109,13 @@ def run_server(scorers: ScorerSet, config: ServeConfig) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if errors:
-        raise errors[0]
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address that a socket listens on, as a browser takes it."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 def listen(config: ServeConfig) -> socket.socket:

@@ -14,7 +14,9 @@ from rewardedit import scoring
 from rewardedit.cli import main
 from rewardedit.evaluation.editor_records import requests_of
 from rewardedit.scoring import read_records
+from tests.scorers.test_vlm_pairs import Darker, server
 
+__all__ = ["server"]  # a fixture
 PHOTOS = (data.chelsea(), data.coffee(), data.rocket(), data.astronaut())
 N = 8
 BRIGHTNESS = {"A": 0.5, "B": 0.8, "C": 0.6}
@@ -166,3 +168,43 @@ def test_scores_by_another_scorer_are_no_baseline(folders, capsys):
 def test_options_that_cannot_be_followed_are_refused(words, said, folders, capsys):
     assert compare("A", "B", *words) == 2
     assert said in capsys.readouterr().err
+
+
+def test_pairs_are_judged_in_both_orders(folders, server, capsys):
+    (folders / "A" / "photo3.png").write_bytes(b"damaged")
+    words = ("A", "B", "--judge-pairs", server, "--out", "out")
+    assert compare(*words) == 0
+    said = capsys.readouterr().out
+    assert "Pairs by dark: A is better than B: wins 100 % [100 to 100] of 7 pairs" in said
+    assert (
+        "the orders disagree on 0 of them; 50 % of the answers prefer the edit shown first, 1 pairs" in said
+    )
+    kept = json.loads((folders / "out/pairs.json").read_text())
+    (pair,) = kept["pairs"]
+    assert (pair["wins"], pair["ties"], pair["losses"], pair["invalid"]) == (7, 0, 0, 1)
+    assert pair["p_holm"] < 0.05
+    unread = [verdict for verdict in kept["verdicts"] if verdict["better"] is None]
+    assert len(unread) == 1
+    assert "photo3.png" in unread[0]["reason"]
+
+    count = len(Darker.seen)
+    assert count == 14
+    assert compare(*words) == 0  # what was judged is kept
+    assert len(Darker.seen) == count
+
+
+def test_a_judge_with_a_favourite_place_ties(folders, server, capsys):
+    rows = list(csv.reader((folders / "asked.csv").open()))
+    with (folders / "asked.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [rows[0], *([name, f"first place, {name}", kind] for name, _, kind in rows[1:])]
+        )
+    assert compare("B", "A", "C", "--judge-pairs", f"{{checkpoint: '{server}', retries: 1}}") == 0
+    said = capsys.readouterr().out
+    assert "but no difference can be told to" in said
+    assert "the orders disagree on 8 of them; 100 % of the answers prefer the edit shown first." in said
+    assert (
+        main(["compare", "A", "B", "--judge-pairs", "{model: x}", "--sources", "S", "--instruction", "x"])
+        == 2
+    )
+    assert "--judge-pairs: expected a model, or some of checkpoint, answer" in capsys.readouterr().err

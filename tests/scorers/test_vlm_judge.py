@@ -206,7 +206,7 @@ def test_a_grade_of_nothing_has_no_gradient_and_no_nan():
 
 def test_a_tokenizer_that_has_no_token_for_each_digit_is_refused(tmp_path):
     save_vlm(str(tmp_path), "llava_next")
-    with pytest.raises(ValueError, match=r"each digit after 'Grade: ' is one token.*use answer='text'"):
+    with pytest.raises(ValueError, match=r"each of 0, .*, 9 after 'Grade: ' is one token.*use answer='text'"):
         VlmJudge.from_pretrained(str(tmp_path))
     assert not VlmJudge.from_pretrained(str(tmp_path), answer="text").differentiable
 

@@ -75,6 +75,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "read_bytes": {
         "untrusted": HERE,
+        "app/photo": "a file in the folder of uploads, of at most `max_body_mb`",
         "models/__init__": PACKAGE,
         "stages/leases": OWN,
         "data/edited_folders": INSIDE,

@@ -128,7 +128,7 @@ class ServerProcess:
         return found[0]
 
     def __enter__(self) -> "ServerProcess":
-        assert self.ready.wait(120), self.lines
+        assert self.ready.wait(300), self.lines
         return self
 
     def __exit__(self, *_: object) -> None:

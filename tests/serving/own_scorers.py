@@ -34,3 +34,10 @@ def slow(batch: EditBatch) -> Tensor:
     """Brightness, after a while that does not depend on the number of edits."""
     time.sleep(0.3)
     return brightness(batch)
+
+
+class Unloadable(rewardedit.Scorer):
+    """Has no weights."""
+
+    def __init__(self) -> None:
+        raise ValueError("there are no such weights")
