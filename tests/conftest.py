@@ -2,6 +2,7 @@
 one more process only hands them out.
 """
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -60,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if standin.is_wanted(config.getoption("markexpr", "")):
         standin.register()
     forks.start()
+    gc.freeze()  # the million objects of the libraries are not looked through again and again
 
 
 @pytest.fixture(autouse=True)
@@ -68,6 +70,22 @@ def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
     from rewardedit.training import previews
 
     monkeypatch.setattr(previews, "STEPS", 1)
+
+
+@pytest.fixture(autouse=True)
+def short_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between a base and a fine-tuned editor five shares are looked at: in tests the ends will do."""
+    from rewardedit.trainers import refl
+
+    monkeypatch.setattr(refl, "WEIGHTS", (0.0, 1.0))
+
+
+@pytest.fixture
+def unmeasured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans leave out the memory of their stages, which takes seconds to measure."""
+    from rewardedit.training import estimate
+
+    monkeypatch.setattr(estimate, "memory_line", lambda estimate: "memory: left out")
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +142,11 @@ def other_projects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a saved tiny pipeline."""
-    from tests.models import tiny_pipeline
+    """The folder of a saved tiny editor, whose own default is three denoising steps instead of 100."""
+    from tests.hub_cache import save_editor
 
     folder: Path = tmp_path_factory.mktemp("editor")
-    tiny_pipeline().save_pretrained(folder)
+    save_editor(str(folder))
     return str(folder)
 
 

@@ -200,7 +200,7 @@ def test_reward_feedback_learning_with_watch_and_sweep(standin_device, tiny_edit
         "reward.reference_weight=0.1",
     ]
     assert main(["train", "shapes/refl", *words, "--out", str(out)]) == 0
-    assert len(json.loads((out / "monitor.json").read_text())["sweep"]) == 5
+    assert len(json.loads((out / "monitor.json").read_text())["sweep"]) == 2
 
 
 def test_rows_are_labelled(standin_device, tmp_path):

@@ -278,7 +278,7 @@ def train_variant(
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)
     processes().wait_for_everyone()  # until the result is saved
-    monitor.report(evaluate_interpolations(config.base, result, monitor))
+    monitor.report(evaluate_interpolations(config.base, result, monitor, WEIGHTS))
 
 
 def finetune(

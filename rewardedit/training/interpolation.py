@@ -15,7 +15,7 @@ WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def evaluate_interpolations(
-    base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...] = WEIGHTS
+    base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...]
 ) -> list[dict[str, Any]]:
     """Evaluates the fixed prompts with each share of the change, from 0 (the base) to 1 (the result)."""
     editor = load_editor(str(result), device=devices.default_device(), dtype="auto")
