@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.cli import bench_editors
+from rewardedit.cli import bench_editors, bench_magicbrush
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
 from rewardedit.cli.score_input import add_world_option, are_settings
@@ -89,10 +89,13 @@ def run(args: argparse.Namespace) -> None:
         import_module(RUNS[args.input[0]]).run(args)
         return
     name, path = read_name(args)
-    if args.editors:
+    out = to_path(args.out or f"bench/{name}")
+    if args.editors and name == bench_magicbrush.NAME:
+        args.edits = bench_magicbrush.make_outputs(args, path, out)
+    elif args.editors:
         bench_editors.run(args, name, path)
         return
-    bench(args, name, path, to_path(args.out or f"bench/{name}"))
+    bench(args, name, path, out)
 
 
 def read_name(args: argparse.Namespace) -> tuple[str, str]:

@@ -168,7 +168,7 @@ def test_the_rows_are_read_and_split_by_their_source(run):
     assert sample.id.endswith("/source")
     assert to_tensor(sample.edited, 3).shape == (3, 64, 64)
     dropped = 0
-    for seed in range(6):
+    for seed in range(20):
         data = DataConfig(name="labelled", path=str(run / "rows"), holdout_sources=6, seed=seed)
         kept, held_out = (
             [part[i].id for i in range(len(part))] for part in (open_rows(data), held_out_rows(data))
