@@ -50,14 +50,12 @@ def test_settings_are_chosen_on_val(tmp_path):
         assert chosen["steps"] == (1 if rated[0] >= rated[1] else 2)
 
 
-def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_raises_no_flag(
-    tiny_editor, tmp_path
-):
-    shutil.copytree(tiny_editor, tmp_path / "pipeline")
+def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_raises_no_flag(tmp_path):
+    save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
     evaluate = EvaluateConfig(data=WORLD, n=2, val_n=2, num_inference_steps=(1,), guidance_scale=(1.4,))
     spec = {"l1": {"region": "outside"}}
     rewards = {"l1": load_scorer(spec)}
-    metrics = compare(evaluate, tiny_editor, {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert 0.9 < metrics["rewards"]["variant"]["l1"] < 1
     assert metrics["flags"] == {"base": None, "variant": None}
     json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)

@@ -216,8 +216,8 @@ def test_an_adapter_is_what_was_trained(rows, tmp_path, quantize):
 
 def test_further_axes_are_learned_from_the_rows_that_have_labels_of_them(rows, model, tmp_path):
     """The error of an axis counts no row without its label."""
-    asked = config(rows, model, steps=8, lora_rank=None, axes=("quality",), head="classes")
-    asked = replace(asked, train=replace(asked.train, head_lr=5e-2, batch_size=8))
+    asked = config(rows, model, steps=14, lora_rank=None, axes=("quality",), head="classes")
+    asked = replace(asked, train=replace(asked.train, head_lr=2e-2, batch_size=8))
     scorer = Adiee.from_pretrained(str(trainer.train(asked, tmp_path / "run")))
     assert scorer.settings.axes == ("overall", "quality")
     samples = Shapes("train").batch(0, 14)
