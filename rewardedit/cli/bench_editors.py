@@ -40,14 +40,14 @@ def run(args: argparse.Namespace, name: str, path: str) -> None:
     records = comparison.score(out / SCORES)
     if not processes().is_main_process:
         return
-    requests, found = comparison.result(records)
-    print("\n".join(sentences(found)))
-    made = tables(found)
+    requests, figures = comparison.result(records)
+    print("\n".join(sentences(figures)))
+    made = tables(figures)
     for one in made:
         print("\n".join(["", *as_text(one)]))
     made_of = {"input": args.input, "editors": editors, "scorers": comparison.identity(out / SCORES)}
     write_results(Results(name, kind.about, made, made_of), out)
-    comparison.write(records, requests, found, out)
+    comparison.write(records, requests, figures, out)
     print(f"tables: {out}", file=sys.stderr)
 
 
@@ -63,10 +63,10 @@ def announced_scorers(args: argparse.Namespace, editors: dict[str, str]) -> dict
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
     from rewardedit.cli.small_models import in_world, world_of
 
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
+    world = world_of(args.world)
+    words = args.scorer or [world.judge if world else JUDGE]
     announce_scorers(map(read_scorer, words))  # before one is imported
-    specs = {scorer: in_world(spec, own) for scorer, spec in read_scorers(words).items()}
+    specs = {scorer: in_world(spec, world) for scorer, spec in read_scorers(words).items()}
     for word in editors.values():
         if not is_folder_of_edits(word):
             announce_editor(word)

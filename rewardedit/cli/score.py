@@ -75,10 +75,10 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
+    world = world_of(args.world)
+    words = args.scorer or [world.judge if world else JUDGE]
     announce_scorers(map(read_scorer, words), **options)  # before one is imported
-    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
     models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"
