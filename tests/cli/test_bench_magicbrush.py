@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from rewardedit.cli import main
@@ -20,6 +21,10 @@ def edited(model: str, image: Path, out: Path) -> bytes:
     return Image.open(out / image.name).tobytes()
 
 
+def levels(pixels: bytes) -> np.ndarray:
+    return np.frombuffer(pixels, dtype=np.uint8).astype(int)
+
+
 def test_models_make_the_outputs_and_stand_beside_folders(folder, tiny_editor, tmp_path, published, capsys):
     out = tmp_path / "out"
     words = ["bench", "magicbrush", str(folder), "--out", str(out)]
@@ -32,7 +37,10 @@ def test_models_make_the_outputs_and_stand_beside_folders(folder, tiny_editor, t
     # the second edit in turn is of the first edit, and the independent one of the true image
     of_edit = edited(tiny_editor, made[1], tmp_path / "of-edit")
     of_true = edited(tiny_editor, folder / "images" / "20" / "20-output1.png", tmp_path / "of-true")
-    assert (of_true, of_edit) == (images[2], images[3])
+    assert of_true == images[2]
+    # in turn edits are not rounded to bytes between two edits
+    near, far = (np.abs(levels(of_edit) - levels(images[i])).mean() for i in (3, 2))
+    assert near < 0.2 * far
 
     tables = json.loads((out / "bench.json").read_text())["tables"]
     for table, n in zip(tables, (3, 2), strict=True):
