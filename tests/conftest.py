@@ -57,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests import forks, standin
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    os.fsync = lambda fd: None  # no power fails here, and the disk would be waited for thousands of times
     quiet()
     if standin.is_wanted(config.getoption("markexpr", "")):
         standin.register()
@@ -64,20 +65,18 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.freeze()  # the million objects of the libraries are not looked through again and again
 
 
-@pytest.fixture(autouse=True)
-def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Previews are there to be looked at: in tests one step will do."""
+@pytest.fixture(autouse=True, scope="session")
+def short_looks() -> Iterator[None]:
+    """Previews are there to be looked at: in tests one step will do. Between a base and a fine-tuned editor
+    five shares are looked at: in tests the ends will do.
+    """
+    from rewardedit.trainers import refl
     from rewardedit.training import previews
 
-    monkeypatch.setattr(previews, "STEPS", 1)
-
-
-@pytest.fixture(autouse=True)
-def short_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between a base and a fine-tuned editor five shares are looked at: in tests the ends will do."""
-    from rewardedit.trainers import refl
-
-    monkeypatch.setattr(refl, "WEIGHTS", (0.0, 1.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(previews, "STEPS", 1)
+        patch.setattr(refl, "WEIGHTS", (0.0, 1.0))
+        yield
 
 
 @pytest.fixture
