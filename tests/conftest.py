@@ -63,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
         standin.register()
     forks.start()
     gc.freeze()  # the million objects of the libraries are not looked through again and again
+    gc.set_threshold(5000, 10, 10)
 
 
 @pytest.fixture(autouse=True, scope="session")
