@@ -5,6 +5,7 @@ turn by its own, as the released code does.
 """
 
 import argparse
+import filecmp
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def copy_named(job: Any, turns: Sequence[Any], folder: Path) -> None:
     for one in turns:
         edit = folder / one.image / f"{made.get(one.turn, '')}.png"
         path = folder / one.name
-        if not edit.is_file() or (path.is_file() and path.read_bytes() == edit.read_bytes()):
+        if not edit.is_file() or (path.is_file() and filecmp.cmp(path, edit, shallow=False)):
             continue
         with replaced(path) as aside:
             shutil.copyfile(edit, aside)

@@ -88,6 +88,7 @@ ALLOWED: dict[str, dict[str, str]] = {
     },
     "read_text": {
         "cli/recipes": PACKAGE,
+        "cli/spelling": PACKAGE,
         "cli/train": PACKAGE,
         "config": USER,
         "data/annotations": INSIDE,
