@@ -156,9 +156,7 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     out = {}
     for key, value in values.items():
         if key not in fields:
-            near = difflib.get_close_matches(str(key), known, 1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"unknown setting {where}{key}; {hint}")
+            raise unknown_setting(str(key), known, where)
         out[key] = _convert(hints[key], value, f"{where}{key}")
     missing = [
         name
@@ -176,6 +174,13 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         text = str(error)
         raise ValueError(text if text.startswith(where) else f"{where}{text}") from error
     return config
+
+
+def unknown_setting(key: str, known: Sequence[str], where: str) -> ValueError:
+    """The error for a name that is no setting of the group at `where`, with the nearest that is."""
+    near = difflib.get_close_matches(key, known, 1)
+    hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
+    return ValueError(f"unknown setting {where}{key}; {hint}")
 
 
 def require_counts(config: Any) -> None:

@@ -2,6 +2,7 @@
 one more process only hands them out.
 """
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -56,18 +57,35 @@ def pytest_configure(config: pytest.Config) -> None:
     from tests import forks, standin
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", 2)))
+    os.fsync = lambda fd: None  # no power fails here, and the disk would be waited for thousands of times
     quiet()
     if standin.is_wanted(config.getoption("markexpr", "")):
         standin.register()
     forks.start()
+    gc.freeze()  # the million objects of the libraries are not looked through again and again
+    gc.set_threshold(5000, 10, 10)
 
 
-@pytest.fixture(autouse=True)
-def short_previews(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Previews are there to be looked at: in tests one step will do."""
+@pytest.fixture(autouse=True, scope="session")
+def short_looks() -> Iterator[None]:
+    """Previews are there to be looked at: in tests one step will do. Between a base and a fine-tuned editor
+    five shares are looked at: in tests the ends will do.
+    """
+    from rewardedit.trainers import refl
     from rewardedit.training import previews
 
-    monkeypatch.setattr(previews, "STEPS", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(previews, "STEPS", 1)
+        patch.setattr(refl, "WEIGHTS", (0.0, 1.0))
+        yield
+
+
+@pytest.fixture
+def unmeasured_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans leave out the memory of their stages, which takes seconds to measure."""
+    from rewardedit.training import estimate
+
+    monkeypatch.setattr(estimate, "memory_line", lambda estimate: "memory: left out")
 
 
 @pytest.fixture(autouse=True)
@@ -124,11 +142,11 @@ def other_projects(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_editor(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a saved tiny pipeline."""
-    from tests.models import tiny_pipeline
+    """The folder of a saved tiny editor, whose own default is three denoising steps instead of 100."""
+    from tests.hub_cache import save_editor
 
     folder: Path = tmp_path_factory.mktemp("editor")
-    tiny_pipeline().save_pretrained(folder)
+    save_editor(str(folder))
     return str(folder)
 
 

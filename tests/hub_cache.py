@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rewardedit import models
+from rewardedit.diffusion.editors import SamplingConfig, save_settings
 from rewardedit.evaluation.protocols import magicbrush
 from tests.models import save_dino, save_judge, tiny_pipeline
 from tests.region_models import save_detector, save_segmenter
@@ -17,6 +18,12 @@ def save_clip(folder: str) -> None:
     shutil.copytree(models.resolve_model("shapes/clip"), folder, dirs_exist_ok=True)
 
 
+def save_editor(folder: str) -> None:
+    """Saves a tiny editor whose own default is three denoising steps, where a published one's is 100."""
+    tiny_pipeline().save_pretrained(folder)
+    save_settings(Path(folder), SamplingConfig(3))
+
+
 SAVERS: dict[str, Callable[[str], object]] = {
     models.CLIP: save_clip,
     models.DINO: save_dino,
@@ -26,7 +33,7 @@ SAVERS: dict[str, Callable[[str], object]] = {
     models.SEGMENTER: lambda folder: save_segmenter(folder, "sam"),
     models.JUDGE: lambda folder: save_judge(folder, "qwen2_5_vl"),
     "Qwen/Qwen2.5-VL-3B-Instruct": lambda folder: save_judge(folder, "qwen2_5_vl"),  # of the 24 GB recipes
-    models.EDITOR: lambda folder: tiny_pipeline().save_pretrained(folder),
+    models.EDITOR: save_editor,
 }
 
 

@@ -119,7 +119,7 @@ def tiny_pipeline(in_channels: int = 8) -> StableDiffusionInstructPix2PixPipelin
 
 
 def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
-    """Stable Diffusion 1.5's architecture with narrower layers: four levels, eight-fold VAE,
+    """Stable Diffusion 1.5's architecture with narrower layers, one a level: four levels, eight-fold VAE,
     8 input channels.
     """
     torch.manual_seed(0)
@@ -131,7 +131,6 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
             down_block_types=("DownEncoderBlock2D",) * 4,
             up_block_types=("UpDecoderBlock2D",) * 4,
             block_out_channels=(8, 8, 16, 16),
-            layers_per_block=2,
             latent_channels=4,
             norm_num_groups=8,
             sample_size=512,
@@ -142,6 +141,7 @@ def narrow_pipeline() -> StableDiffusionInstructPix2PixPipeline:
             sample_size=64,
             in_channels=8,
             block_out_channels=widths,
+            layers_per_block=1,
             cross_attention_dim=32,
             attention_head_dim=8,
             norm_num_groups=16,

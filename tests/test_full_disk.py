@@ -45,11 +45,16 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
+def short(editor: str, out: Path) -> list[str]:
+    """Every stage, on few rows."""
+    return [*quickstart(Path(editor), out), "data.limit=12", "train.max_steps=4"]
+
+
 @pytest.fixture(scope="module")
 def whole(tiny_editor, tmp_path_factory) -> Path:
     """An unbroken run of relabelling and training."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert main(quickstart(tiny_editor, folder)) == 0
+    assert main(short(tiny_editor, folder)) == 0
     return folder
 
 
@@ -59,7 +64,7 @@ def whole(tiny_editor, tmp_path_factory) -> Path:
 def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(share, whole, disk, tiny_editor, capsys):
     filler = fill(disk, round(share * size(whole)))
     out = disk / "run"
-    assert main(quickstart(tiny_editor, out)) == 2
+    assert main(short(tiny_editor, out)) == 2
     assert complaints(capsys) == [FULL.format(out)]
     assert not list(disk.rglob("*.partial"))
     filler.unlink()

@@ -6,13 +6,15 @@ import pytest
 
 from rewardedit.cli import recipe_names, recipe_path
 from rewardedit.scorers.load import BUILT_IN, COMBINED, OWN_MODELS, find_scorer
-from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, write_images
+from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, sections, write_images
 
+IN_TASKS = blocks(sections("Score", "Choose: best of N"), "python")
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 
 
+# tests/test_readme_tasks.py runs the others
 @pytest.mark.usefixtures("published")
-@pytest.mark.parametrize("block", blocks(README, "python"))
+@pytest.mark.parametrize("block", [b for b in blocks(README, "python") if b not in IN_TASKS])
 def test_every_python_block_runs(block, tmp_path, monkeypatch):
     write_images(tmp_path)
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.images import load_image
-from tests.readme import PAIRS, ROOT, blocks, sections, write_images, write_pairs
+from tests.readme import ROOT, blocks, sections, write_images, write_pairs
 
 # The README's training, cut short: few and small updates of a tiny editor on small images, one denoising
 # step a rollout and an evaluation. What is trained on, and how the reward is weighed, stay as they are there.
@@ -40,15 +40,16 @@ SHORT = [
     "evaluate.guidance_scale=[2.0]",
 ]
 CHEAT = [*FEW, "train.max_steps=20", "monitor.n=32"]
+PAIRS = 60
 OFFLINE = (ROOT / "docs" / "offline-world.md").read_text()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
-    """Files that the README assumes: two images, and 200 pairs of the reader's own."""
+    """Files that the README assumes: two images, and pairs of the reader's own."""
     folder = tmp_path_factory.mktemp("files")
     write_images(folder)
-    write_pairs(folder)
+    write_pairs(folder, PAIRS)
     return folder
 
 

@@ -117,17 +117,17 @@ def collate_pixels(
 
     values = {"source": [sample.source for sample in samples], "edited": _edits(samples)}
     for name in fields:
-        found = _optional_field(name, samples)
-        if found is not None:
-            values[name] = found
+        column = _optional_field(name, samples)
+        if column is not None:
+            values[name] = column
 
     images = {}
     texts = {}
-    for name, found in values.items():
+    for name, column in values.items():
         if name in CHANNELS:
-            images[name] = _stack(name, found, samples, size, policy)
+            images[name] = _stack(name, column, samples, size, policy)
         else:
-            texts[name] = found
+            texts[name] = column
     return PixelBatch(images, [sample.instruction for sample in samples], **texts)
 
 

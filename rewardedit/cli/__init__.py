@@ -68,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         args = parse(words)
+        if hasattr(args, "check"):
+            args.check(args)  # imports no library
         # These need no library, or examine them.
         if args.run not in (recipes.run, doctor.run, push.run):
             # l1 needs neither transformers nor diffusers

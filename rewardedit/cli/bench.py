@@ -7,13 +7,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rewardedit.cli import bench_editors
+from rewardedit import config as configs
+from rewardedit.cli import bench_editors, bench_magicbrush
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
-from rewardedit.cli.score_input import add_world_option
+from rewardedit.cli.score_input import add_world_option, are_settings
+from rewardedit.cli.spelling import require_known
 
 # names whose tables have no ratings by people: module with `run(args)` and `ABOUT`
 RUNS = {"robustness": "rewardedit.cli.bench_robustness", "shapes": "rewardedit.cli.bench_shapes"}
+# their settings: module and dataclass
+SETTINGS = {
+    "robustness": ("rewardedit.cli.bench_robustness", "RobustnessSettings"),
+    "shapes": ("rewardedit.shapes.bench.settings", "ShapesBench"),
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -61,7 +68,15 @@ def add_parser(commands: Any) -> None:
     )
     add_world_option(p)
     add_engine_option(p)
-    p.set_defaults(run=run, parser=p, words="input")
+    p.set_defaults(run=run, check=check, parser=p, words="input")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError on a misspelt setting, before a library is imported."""
+    name, *words = args.input or [""]
+    if name in SETTINGS:
+        is_path = bool(words) and not are_settings(words[:1])
+        require_known(*SETTINGS[name], configs.override({}, words[is_path:]))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -74,10 +89,13 @@ def run(args: argparse.Namespace) -> None:
         import_module(RUNS[args.input[0]]).run(args)
         return
     name, path = read_name(args)
-    if args.editors:
+    out = to_path(args.out or f"bench/{name}")
+    if args.editors and name == bench_magicbrush.NAME:
+        args.edits = bench_magicbrush.make_outputs(args, path, out)
+    elif args.editors:
         bench_editors.run(args, name, path)
         return
-    bench(args, name, path, to_path(args.out or f"bench/{name}"))
+    bench(args, name, path, out)
 
 
 def read_name(args: argparse.Namespace) -> tuple[str, str]:

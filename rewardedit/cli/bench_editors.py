@@ -26,9 +26,7 @@ def run(args: argparse.Namespace, name: str, path: str) -> None:
     from rewardedit.evaluation.protocols import find_benchmark
     from rewardedit.processes import processes
 
-    for option in NOT_WITH:
-        if getattr(args, option):
-            raise ValueError(f"--{option.replace('_', '-')}: does not go with --editors")
+    refuse_options(args)
     if name in RETRIEVAL:
         raise ValueError(f"--editors: {name} asks which instruction an edit is of; choose another benchmark")
     kind = find_benchmark(name)
@@ -42,15 +40,22 @@ def run(args: argparse.Namespace, name: str, path: str) -> None:
     records = comparison.score(out / SCORES)
     if not processes().is_main_process:
         return
-    requests, found = comparison.result(records)
-    print("\n".join(sentences(found)))
-    made = tables(found)
+    requests, figures = comparison.result(records)
+    print("\n".join(sentences(figures)))
+    made = tables(figures)
     for one in made:
         print("\n".join(["", *as_text(one)]))
     made_of = {"input": args.input, "editors": editors, "scorers": comparison.identity(out / SCORES)}
     write_results(Results(name, kind.about, made, made_of), out)
-    comparison.write(records, requests, found, out)
+    comparison.write(records, requests, figures, out)
     print(f"tables: {out}", file=sys.stderr)
+
+
+def refuse_options(args: argparse.Namespace) -> None:
+    """Raises ValueError on an option that goes with scorers alone."""
+    for option in NOT_WITH:
+        if getattr(args, option):
+            raise ValueError(f"--{option.replace('_', '-')}: does not go with --editors")
 
 
 def announced_scorers(args: argparse.Namespace, editors: dict[str, str]) -> dict[str, Any]:
@@ -58,10 +63,10 @@ def announced_scorers(args: argparse.Namespace, editors: dict[str, str]) -> dict
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
     from rewardedit.cli.small_models import in_world, world_of
 
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
+    world = world_of(args.world)
+    words = args.scorer or [world.judge if world else JUDGE]
     announce_scorers(map(read_scorer, words))  # before one is imported
-    specs = {scorer: in_world(spec, own) for scorer, spec in read_scorers(words).items()}
+    specs = {scorer: in_world(spec, world) for scorer, spec in read_scorers(words).items()}
     for word in editors.values():
         if not is_folder_of_edits(word):
             announce_editor(word)
@@ -114,22 +119,38 @@ def make_edits(model: str, table: Path, folder: Path, seed: int) -> None:
     Raises:
         ValueError: if the model cannot be loaded, or no request could be edited.
     """
-    from rewardedit import devices
     from rewardedit.data.edit_jobs import read_jobs
-    from rewardedit.diffusion.editors import load_editor
-    from rewardedit.editing import EditRunConfig, run_edits
+    from rewardedit.editing import run_edits
 
     jobs = read_jobs(str(table), [])
+    editor, config = open_model(model, seed)
+    report_failed(model, run_edits(editor, None, jobs, config, folder), len(jobs))
+
+
+def open_model(model: str, seed: int) -> tuple[Any, Any]:
+    """An editor, and the settings of its edits: its own."""
+    from rewardedit import devices
+    from rewardedit.diffusion.editors import load_editor
+    from rewardedit.editing import EditRunConfig
+
     dtype = devices.inference_dtype(None)
     editor = load_editor(model, dtype=dtype)
     name = str(dtype).removeprefix("torch.")
-    config = EditRunConfig(model=model, settings=editor.settings, seed=seed, dtype=name)
-    failed = run_edits(editor, None, jobs, config, folder)
-    if failed:
-        first, reason = next(iter(failed.items()))
-        print(f"{model}: {len(failed)} of {len(jobs)} not edited; {first}: {reason}", file=sys.stderr)
-        if len(failed) == len(jobs):
-            raise ValueError(f"{model}: nothing was edited; {first}: {reason}")
+    return editor, EditRunConfig(model=model, settings=editor.settings, seed=seed, dtype=name)
+
+
+def report_failed(model: str, failed: dict[str, str], number: int) -> None:
+    """Prints how many edits failed, with the first reason.
+
+    Raises:
+        ValueError: if all did.
+    """
+    if not failed:
+        return
+    first, reason = next(iter(failed.items()))
+    print(f"{model}: {len(failed)} of {number} not edited; {first}: {reason}", file=sys.stderr)
+    if len(failed) == number:
+        raise ValueError(f"{model}: nothing was edited; {first}: {reason}")
 
 
 def open_edits(

@@ -97,10 +97,10 @@ def run(args: argparse.Namespace) -> int:
     max_drops = read_max_drops(args.max_drop)
     baseline = read_baseline(Path(args.against)) if args.against else None
     rows = read_edits(args)
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
+    world = world_of(args.world)
+    words = args.scorer or [world.judge if world else JUDGE]
     announce_scorers(map(read_scorer, words))  # before one is imported
-    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
     judge = read_judge(args.judge_pairs)
     models = {name: packaged_models(spec) for name, spec in specs.items()}
     if judge is not None:
@@ -116,10 +116,10 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.against:
             _require_same_scorers(Path(args.against), comparison.identity(folder / SCORES))
-        requests, found = comparison.result(records, args.tie)
-        show(found)
+        requests, figures = comparison.result(records, args.tie)
+        show(figures)
         if args.out is not None:
-            comparison.write(records, requests, found, folder, args.draw)
+            comparison.write(records, requests, figures, folder, args.draw)
         if judged is not None:
             show_judged(judged, judge, folder if args.out is not None else None)
     return 0 if baseline is None else guard(records, baseline, *max_drops)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit import config as configs
-from rewardedit.cli import phases
+from rewardedit.cli import phases, spelling
 from rewardedit.models import FOLDER, SMALL
 
 CONFIG = "config.yaml"  # in a run's folder
@@ -169,6 +169,24 @@ def is_run(name: str) -> bool:
     return name not in recipe_names() and (Path(name) / CONFIG).is_file()
 
 
+def require_known(name: str, words: Sequence[str]) -> None:
+    """Checks the names in a recipe and in `key=value` words, and imports no trainer.
+
+    Raises:
+        ValueError: on an unknown recipe, trainer or setting.
+    """
+    if is_run(name):  # its own settings are known
+        return
+    values = read_recipe(name, words)
+    trainings = {"": (values.pop("trainer", None), values)}
+    if phases.has_phases(values):
+        entries = phases.entries_in_full(values)
+        trainings = {f"{key}.": (entry.pop("trainer"), entry) for key, entry in entries.items()}
+    for where, (trainer, settings) in trainings.items():
+        require_trainer(name if not where else where.removesuffix("."), trainer)
+        spelling.require_known(TRAINERS[trainer], "Config", settings, where)
+
+
 def load_recipe(name: str, words: Sequence[str]) -> tuple[Any, Any]:
     """A recipe's trainer module and its resolved config.
 
@@ -199,7 +217,12 @@ def build(name: str, trainer: Any, values: dict[str, Any], where: str = "") -> t
     Raises:
         ValueError: on an unknown trainer or setting.
     """
-    if trainer not in TRAINERS:
-        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+    require_trainer(name, trainer)
     module = importlib.import_module(TRAINERS[trainer])
     return module, configs.build(module.Config, values, where)
+
+
+def require_trainer(name: str, trainer: Any) -> None:
+    """Raises ValueError if a recipe's trainer is none of ours."""
+    if trainer not in TRAINERS:
+        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")

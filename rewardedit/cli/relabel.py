@@ -5,6 +5,8 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
+from rewardedit.cli.recipes import TRAINERS
+from rewardedit.cli.spelling import require_known
 
 SETTINGS = ("data", "candidates", "relabel")  # groups of a reward-conditioned recipe that `relabel` uses
 
@@ -21,7 +23,7 @@ def add_parser(commands: Any) -> None:
         "when all are there, run it once without",
     )
     add_engine_option(p)
-    p.set_defaults(run=run, parser=p, words="settings")
+    p.set_defaults(run=run, check=read_settings, parser=p, words="settings")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -35,12 +37,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.synthesis.candidates import candidate_rows
     from rewardedit.trainers import reward_conditioned
 
-    values = configs.override({}, args.settings)
-    unused = [key for key in values if key not in SETTINGS]
-    if unused:
-        raise ValueError(
-            f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}"
-        )
+    values = read_settings(args)
     announce(announcements(values))  # before third-party code is imported
     config = configs.build(reward_conditioned.Config, {"name": "relabel", **values})
     warn_of_training(config)
@@ -63,6 +60,22 @@ def run(args: argparse.Namespace) -> None:
     words = config.relabel.reward_prompt(found.scale).words
     labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
     print_on_main(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+
+
+def read_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """The settings on the command line, as nested values; no library is imported.
+
+    Raises:
+        ValueError: on a name that is no setting, or none that `relabel` uses.
+    """
+    values = configs.override({}, args.settings)
+    unused = [key for key in values if key not in SETTINGS]
+    if unused:
+        raise ValueError(
+            f"relabel does not use the setting {unused[0]}; it uses those of {', '.join(SETTINGS)}"
+        )
+    require_known(TRAINERS["reward_conditioned"], "Config", values)
+    return values
 
 
 def read_share(text: str | None) -> tuple[int, int] | None:

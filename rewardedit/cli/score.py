@@ -9,7 +9,15 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli.engine import PROCESSES, add_engine_option
-from rewardedit.cli.score_input import add_input_options, add_world_option, as_settings, named, read_input
+from rewardedit.cli.score_input import (
+    add_input_options,
+    add_world_option,
+    are_settings,
+    as_settings,
+    named,
+    read_input,
+)
+from rewardedit.cli.spelling import require_known
 from rewardedit.scorer_spec import ScorerSpec, full_name
 
 JUDGE = "bpm"  # scorer where none is named: it needs no training and no caption
@@ -46,7 +54,13 @@ def add_parser(commands: Any) -> None:
         help="draw what bpm or dice found in one edit, and what it says of it (.png, .html or .json)",
     )
     add_engine_option(p)
-    p.set_defaults(run=run, parser=p, words="input")
+    p.set_defaults(run=run, check=check, parser=p, words="input")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError on a misspelt setting of a data set, before a library is imported."""
+    if args.input and are_settings(args.input):
+        require_known("rewardedit.data", "DataConfig", configs.override({}, args.input))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,10 +75,10 @@ def run(args: argparse.Namespace) -> None:
     rows, size, policy = read_input(args)
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
+    world = world_of(args.world)
+    words = args.scorer or [world.judge if world else JUDGE]
     announce_scorers(map(read_scorer, words), **options)  # before one is imported
-    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
     models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"

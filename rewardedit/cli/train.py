@@ -8,7 +8,14 @@ from typing import Any
 from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.phases import has_phases
-from rewardedit.cli.recipes import is_run, load_recipe, read_recipe, recipe_names, recipe_path
+from rewardedit.cli.recipes import (
+    is_run,
+    load_recipe,
+    read_recipe,
+    recipe_names,
+    recipe_path,
+    require_known,
+)
 from rewardedit.cli.terminal import quiet
 
 
@@ -53,7 +60,12 @@ def add_parser(commands: Any) -> None:
         "--overwrite", action="store_true", help="take the place of an earlier run in the same folder"
     )
     add_engine_option(p)
-    p.set_defaults(run=run, parser=p, words="settings")
+    p.set_defaults(run=run, check=check, parser=p, words="settings")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError on a misspelt name, before a library is imported."""
+    require_known(args.recipe, args.settings)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -54,25 +54,25 @@ def name_columns(
     """
     all_names = dict.fromkeys(chain.from_iterable(records))
     names = [name for name in all_names if not INDEX.fullmatch(_plain(name))]
-    found = _given(file, names, columns or {})
+    column_of = _given(file, names, columns or {})
     for name in FIELDS:
         if name in names:
-            found.setdefault(name, name)
+            column_of.setdefault(name, name)
 
-    found |= _preferred(_others(names, found), found)
-    found |= _by_aliases(file, _others(names, found), _lacking(found))
-    found |= _plain_image(_others(names, found), found)
+    column_of |= _preferred(_others(names, column_of), column_of)
+    column_of |= _by_aliases(file, _others(names, column_of), _lacking(column_of))
+    column_of |= _plain_image(_others(names, column_of), column_of)
 
-    left = _others(names, found)
+    left = _others(names, column_of)
     for name in left:
-        _refuse_misspelt(file, name, _lacking(found))
-    _require_found(file, required, found, left)
-    _tell(file, found, left)
+        _refuse_misspelt(file, name, _lacking(column_of))
+    _require_found(file, required, column_of, left)
+    _tell(file, column_of, left)
 
     rows = []
     for record in records:
         row: dict[str, Any] = {}
-        for field, name in found.items():
+        for field, name in column_of.items():
             if name in record:
                 row[field] = _cell(record[name])
         row[OTHERS] = {name: record[name] for name in left if name in record}

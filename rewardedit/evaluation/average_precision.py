@@ -71,14 +71,14 @@ def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
         images: list[int] = []
         hits: list[np.ndarray] = []
         counts = np.zeros(len(truth))
-        for i, (own, true) in enumerate(zip(found, truth, strict=True)):
-            own = [one for one in own if kind(one) == name]
+        for i, (predicted, true) in enumerate(zip(found, truth, strict=True)):
+            predicted = [one for one in predicted if kind(one) == name]
             true = [one for one in true if kind(one) == name]
-            own = sorted(own, key=lambda one: -one.confidence)[:MOST]
+            predicted = sorted(predicted, key=lambda one: -one.confidence)[:MOST]
             counts[i] = len(true)
-            confidence += [one.confidence for one in own]
-            images += [i] * len(own)
-            hits.append(_hits(own, true))
+            confidence += [one.confidence for one in predicted]
+            images += [i] * len(predicted)
+            hits.append(_hits(predicted, true))
         order = np.argsort(-np.array(confidence), kind="stable")
         hit = np.concatenate(hits, axis=1)[:, order]
         matches.append(Matches(np.array(images, dtype=int)[order], hit, counts))

@@ -43,25 +43,25 @@ def write_page(metrics: dict[str, Any], of: Compared, test: HeldOut, folder: Pat
 
 
 def _headline(metrics: dict[str, Any], of: Compared, test: HeldOut) -> Headline:
-    found = paired(of.values[of.main], of.values["base"], test)
-    if found is None:
+    means = paired(of.values[of.main], of.values["base"], test)
+    if means is None:
         sentence = f"{of.judge_name} has scores of fewer than two source images for both editors."
         return Headline("Base and result cannot be compared", sentence)
 
-    low, high = found["ci95"]
+    low, high = means["ci95"]
     verdict, tone = "No clear difference from the base", ""
     if low > 0:
         verdict, tone = "Better than the base", "better"
     elif high < 0:
         verdict, tone = "Worse than the base", "worse"
-    digits = decimals([found["mean_a"], found["mean_b"]])
+    digits = decimals([means["mean_a"], means["mean_b"]])
     sentence = (
-        f"{of.judge_name}: {variant_name(of.main)} {fixed(found['mean_a'], digits)} against "
-        f"{fixed(found['mean_b'], digits)}, {_difference(found, digits)}, {found['n']} edits of "
-        f"{found['clusters']} source images."
+        f"{of.judge_name}: {variant_name(of.main)} {fixed(means['mean_a'], digits)} against "
+        f"{fixed(means['mean_b'], digits)}, {_difference(means, digits)}, {means['n']} edits of "
+        f"{means['clusters']} source images."
     )
-    ties = found["n"] - found["wins"] - found["losses"]
-    counts = {"wins": found["wins"], "ties": ties, "losses": found["losses"]}
+    ties = means["n"] - means["wins"] - means["losses"]
+    counts = {"wins": means["wins"], "ties": ties, "losses": means["losses"]}
     return Headline(verdict, sentence, tone, counts, _notes(metrics, of))
 
 

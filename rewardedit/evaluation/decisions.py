@@ -222,9 +222,9 @@ def decide_out_of_fold(
     decisions = np.full(len(fold), UNREADABLE, dtype=object)
     fitted = []
     for held_out in range(folds):
-        own = fold == held_out
-        margins = fit_margins(score_a[~own], score_b[~own], votes[~own], ways)
-        decisions[own] = decide(score_a[own], score_b[own], margins, ways)
+        in_fold = fold == held_out
+        margins = fit_margins(score_a[~in_fold], score_b[~in_fold], votes[~in_fold], ways)
+        decisions[in_fold] = decide(score_a[in_fold], score_b[in_fold], margins, ways)
         fitted.append(margins)
     return decisions.astype(str), fitted
 

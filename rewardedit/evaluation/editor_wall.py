@@ -178,25 +178,25 @@ def _drawings(of: Shown, request: int, folder: Path) -> list[WallImage]:
 
 def _edit(of: Shown, request: int) -> WallEdit:
     """A request's scores and facts, without its images."""
-    found = of.requests
+    requests = of.requests
     values = []
     lines = []
-    for scorer, scores in found.scores.scores.items():
+    for scorer, scores in requests.scores.scores.items():
         numbers = [float(value) if np.isfinite(value) else None for value in scores[request]]
         values.append(numbers)
         digits = decimals(numbers)
         lines.append((scorer_name(scorer).name, [fixed(number, digits) for number in numbers]))
-    facts = [("name", found.names[request])]
+    facts = [("name", requests.names[request])]
     commands: list[tuple[str, str]] = []
     for number, editor in enumerate(of.editors):
-        if not found.scores.made[request, number]:
+        if not requests.scores.made[request, number]:
             facts.append((editor, "no edit of this request"))
             continue
         reasons = _reasons(of, request, editor)
         facts += reasons
         commands += _commands(of, request, editor) if len(reasons) < len(lines) else []
-    kind = found.scores.kind[request] if len(found.scores.kind) else ""
-    title = found.instructions[request] or found.names[request]
+    kind = requests.scores.kind[request] if len(requests.scores.kind) else ""
+    title = requests.instructions[request] or requests.names[request]
     return WallEdit(
         title,
         [],

@@ -61,28 +61,30 @@ def changes(
         ValueError: if there is no editor, scorer or request that both have, or an editor of the baseline is
             missing.
     """
-    own = _values(now)
+    current = _values(now)
     earlier = _values(baseline)
-    _unify_single(own, earlier)
-    both = [key for key in own if key in earlier]
+    _unify_single(current, earlier)
+    both = [key for key in current if key in earlier]
     if not both:
         raise ValueError(
             f"--against: expected scores of the same editors and scorers; got {_named(earlier)} in the "
-            f"baseline and {_named(own)} now"
+            f"baseline and {_named(current)} now"
         )
-    scorers = {scorer for scorer, _ in own}
-    missing = {key: scores for key, scores in earlier.items() if key[0] in scorers and key not in own}
+    scorers = {scorer for scorer, _ in current}
+    missing = {key: scores for key, scores in earlier.items() if key[0] in scorers and key not in current}
     if missing:
         raise ValueError(
             f"--against: expected scores of all editors of the baseline; got none of {_named(missing)}; add "
             "their edits, or make the baseline anew"
         )
-    found = []
+    results = []
     for scorer, editor in both:
         allowed = (max_drops or {}).get(scorer, max_drop)
-        found.append(_change(scorer, editor, own[scorer, editor], earlier[scorer, editor], allowed, seed))
-    corrected = holm([change.p for change in found])
-    return [replace(change, p=p) for change, p in zip(found, corrected, strict=True)]
+        results.append(
+            _change(scorer, editor, current[scorer, editor], earlier[scorer, editor], allowed, seed)
+        )
+    corrected = holm([change.p for change in results])
+    return [replace(change, p=p) for change, p in zip(results, corrected, strict=True)]
 
 
 def not_compared(now: Iterable[Record], baseline: Iterable[Record]) -> list[str]:

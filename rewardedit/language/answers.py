@@ -121,17 +121,17 @@ def read_completion(content: bytes, max_new_tokens: int) -> tuple[str | AnswerEr
     Raises:
         ValueError: if it is no chat completion.
     """
-    found = Completion.parse(content)
-    if found.reason in CUT:
-        return AnswerError.cut(max_new_tokens, found.text), *found.tokens
-    if found.refused is not None:
-        return found.refused, *found.tokens
-    if found.reason not in ENDED:
-        error = AnswerError(f"the answer did not come to its own end ({quoted(found.reason)})")
-        return error, *found.tokens
-    if len(found.text) > MOST_CHARACTERS:
-        return AnswerError(f"the answer is longer than {MOST_CHARACTERS} characters"), *found.tokens
-    return found.text, *found.tokens
+    completion = Completion.parse(content)
+    if completion.reason in CUT:
+        return AnswerError.cut(max_new_tokens, completion.text), *completion.tokens
+    if completion.refused is not None:
+        return completion.refused, *completion.tokens
+    if completion.reason not in ENDED:
+        error = AnswerError(f"the answer did not come to its own end ({quoted(completion.reason)})")
+        return error, *completion.tokens
+    if len(completion.text) > MOST_CHARACTERS:
+        return AnswerError(f"the answer is longer than {MOST_CHARACTERS} characters"), *completion.tokens
+    return completion.text, *completion.tokens
 
 
 def _texts(content: Any) -> tuple[str, str]:

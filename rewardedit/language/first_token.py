@@ -27,21 +27,22 @@ def read_first_token(content: bytes, max_new_tokens: int) -> tuple[FirstToken | 
     Raises:
         ValueError: if it is no chat completion, or its logprobs are not those of one.
     """
-    found = Completion.parse(content)
-    if found.refused is not None:
-        return found.refused, *found.tokens
-    logprobs = found.choice.get("logprobs")
+    completion = Completion.parse(content)
+    if completion.refused is not None:
+        return completion.refused, *completion.tokens
+    logprobs = completion.choice.get("logprobs")
     positions = logprobs.get("content") if isinstance(logprobs, Mapping) else None
     if not positions:
-        return NoLogprobs("the endpoint returned no logprobs"), *found.tokens
+        return NoLogprobs("the endpoint returned no logprobs"), *completion.tokens
 
     try:
         for position in positions[:FIRST_TOKENS]:
             if position["token"].strip(BLANKS):
-                return _probabilities(position), *found.tokens
+                return _probabilities(position), *completion.tokens
     except CONTENT_ERRORS as error:
         raise ValueError(f"expected logprobs of a chat completion; got {positions!r}") from error
-    return AnswerError(f"the answer begins with {len(positions)} blank tokens", found.text), *found.tokens
+    error = AnswerError(f"the answer begins with {len(positions)} blank tokens", completion.text)
+    return error, *completion.tokens
 
 
 def _probabilities(position: Mapping[str, Any]) -> FirstToken:

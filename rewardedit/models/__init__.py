@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
         content = hashlib.sha256()
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             content.update(path.relative_to(root).as_posix().encode() + b"\0")
-            content.update(hashlib.sha256(path.read_bytes()).digest())
+            content.update(_sha256(path))
         found[name] = content.hexdigest()[:12]
     return found
 
@@ -150,6 +151,17 @@ def digests() -> dict[str, str]:
     for name, folder in NAMES.items():
         weights = sorted((FOLDER / folder).rglob("*.safetensors"))
         if weights:
-            content = b"".join(hashlib.sha256(path.read_bytes()).digest() for path in weights)
+            content = b"".join(map(_sha256, weights))
             found[name] = hashlib.sha256(content).hexdigest()[:12]
     return found
+
+
+def _sha256(path: Path) -> bytes:
+    """SHA-256 of a file, which is read again only if its size or time has changed."""
+    stat = path.stat()
+    return _sha256_of(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _sha256_of(path: Path, size: int, mtime_ns: int) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()

@@ -4,6 +4,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,7 @@ class Report:
                 wall.save_images(aside, folder.name, f"{number}-" if len(self.walls) > 1 else "")
 
 
+@cache
 def _environment() -> Environment:
     # The content comes from tables, models and users: all of it is escaped.
     environment = Environment(

@@ -23,17 +23,17 @@ def find_own(name: str) -> type[Scorer]:
     place, _, attribute = name.rpartition(":")
     try:
         module = _file_module(Path(place)) if place.endswith(".py") else _module(place)
-        found = getattr(module, attribute)
+        value = getattr(module, attribute)
     except Exception as error:  # user code may raise anything
         raise ValueError(f"scorer {name!r} cannot be imported: {error}") from error
-    if isinstance(found, type) and issubclass(found, Scorer):
-        return found
-    if isinstance(found, type) or not callable(found):
+    if isinstance(value, type) and issubclass(value, Scorer):
+        return value
+    if isinstance(value, type) or not callable(value):
         raise ValueError(
             f"scorer {name!r}: expected a subclass of rewardedit.Scorer or a function (EditBatch) -> (b,); "
-            f"got {_kind(found)}"
+            f"got {_kind(value)}"
         )
-    return _class_of(found, attribute)
+    return _class_of(value, attribute)
 
 
 def _kind(found: Any) -> str:

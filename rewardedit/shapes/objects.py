@@ -82,12 +82,12 @@ def scene_objects(scenes: Scenes) -> SceneObjects:
     for inner in (False, True):
         shapes = scenes.inner_shape if inner else scenes.shape
         colours = scenes.inner_colour if inner else scenes.colour
-        for cell, found, alpha in object_coverage(scenes, inner):
-            size = np.full(len(found), len(SIZES)) if inner else scenes.size[found, cell]
-            rows.append(torch.from_numpy(found))
+        for cell, indices, alpha in object_coverage(scenes, inner):
+            size = np.full(len(indices), len(SIZES)) if inner else scenes.size[indices, cell]
+            rows.append(torch.from_numpy(indices))
             coverage.append(alpha)
-            origins.append(torch.tensor(ORIGINS[cell]).expand(len(found), 2))
-            parts = np.stack([size, colours[found, cell], shapes[found, cell]], axis=1)
+            origins.append(torch.tensor(ORIGINS[cell]).expand(len(indices), 2))
+            parts = np.stack([size, colours[indices, cell], shapes[indices, cell]], axis=1)
             attributes.append(torch.from_numpy(parts))
 
     row = torch.cat(rows)

@@ -236,7 +236,7 @@ def output_rows(
     for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):
         if image is None:
             continue
-        found = measured[number, method]
+        measures = measured[number, method]
         base = _row(part, batch, i, source_ids[i])
         through = elsewhere and bool(draws(labelling.seed + 2, number)[0] < rules.share("vae_roundtrip"))
         row = replace(
@@ -248,20 +248,20 @@ def output_rows(
             vae_roundtrip=through or not elsewhere,
         )
         if by_target is None:
-            rule, label = label_output(found, labelling.thresholds, labelling.grades[method])
+            rule, label = label_output(measures, labelling.thresholds, labelling.grades[method])
         else:
             rule, label = by_target[i]
         if label is not None:
-            values = _values(None if through else found)
+            values = _values(None if through else measures)
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
         if rule == UNREACHED and label is not None:
             asked = not_followed(i, number, batch, source_ids, named, labelling)
             if label < RIGHT_FROM:
                 # A wrong output may follow an instruction with a word altered, but hardly another row's.
-                asked = [own for own in asked if own.rule == "another_instruction"]
+                asked = [other for other in asked if other.rule == "another_instruction"]
         else:
             asked = of_another_row(i, number, method, batch, source_ids, labelling)
-        drafts += [Draft(under_another(row, own), image) for own in asked]
+        drafts += [Draft(under_another(row, other), image) for other in asked]
     return finished(drafts, labelling) if elsewhere else [draft.row for draft in drafts]
 
 

@@ -48,11 +48,11 @@ def train_watched(
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)
     processes().wait_for_everyone()  # until the result is saved
-    monitor.report(evaluate_interpolations(base, result, monitor))
+    monitor.report(evaluate_interpolations(base, result, monitor, WEIGHTS))
 
 
 def evaluate_interpolations(
-    base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...] = WEIGHTS
+    base: str, result: Path, monitor: HackingMonitor, weights: tuple[float, ...]
 ) -> list[dict[str, Any]]:
     """Evaluates the fixed prompts with each share of the change, from 0 (the base) to 1 (the result)."""
     editor = load_editor(str(result), device=devices.default_device(), dtype="auto")

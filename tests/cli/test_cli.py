@@ -445,6 +445,7 @@ def test_pairs_of_the_offline_world_are_written_as_a_table_that_recipes_read(tmp
     assert "already exists" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("unmeasured_memory")
 def test_a_small_model_that_meets_a_photograph_is_warned_of(photo, tmp_path, capsys):
     warned = (
         "know only drawn shapes of 64 × 64 pixels; results for other images (here 70 × 50) are meaningless"

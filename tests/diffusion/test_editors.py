@@ -140,7 +140,7 @@ def test_a_lora_is_laid_over_the_base_that_is_named(tiny_editor, tmp_path):
         found = load_editor(tiny_editor, lora=str(lora if name == named else name))
         assert torch.equal(found(*asked, settings=SamplingConfig(3)), image)
     assert not torch.equal(load_editor(tiny_editor)(*asked, settings=SamplingConfig(3)), image)
-    assert found.settings == SamplingConfig()
+    assert found.settings == SamplingConfig(), "the LoRA has none of its own"
     for other, message in (
         (tmp_path / "nowhere", "expected pytorch_lora_weights.safetensors or one .safetensors file; got no"),
         (resolve_model("shapes/clip"), "does not fit|holds no weights"),

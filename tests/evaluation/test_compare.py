@@ -61,11 +61,11 @@ def test_a_reward_that_looks_outside_the_mask_is_given_the_mask_and_one_reward_r
     json.loads((tmp_path / "metrics.json").read_text(), parse_constant=pytest.fail)
 
 
-def test_a_reward_that_can_score_nothing_has_no_mean(tmp_path):
-    save_editor(load_editor("shapes/editor"), tmp_path / "pipeline")
+def test_a_reward_that_can_score_nothing_has_no_mean(tiny_editor, tmp_path):
+    shutil.copytree(tiny_editor, tmp_path / "pipeline")
     evaluate = EvaluateConfig(data=WORLD, n=2, val_n=2, num_inference_steps=(1,), guidance_scale=(1.4,))
     rewards = {"none": FunctionScorer(lambda batch: torch.full((len(batch),), torch.nan))}
-    metrics = compare(evaluate, "shapes/editor", {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
+    metrics = compare(evaluate, tiny_editor, {"variant": tmp_path / "pipeline"}, rewards, tmp_path)
     assert metrics["rewards"] == {"base": {"none": None}, "variant": {"none": None}}
     assert (tmp_path / "report.html").is_file()
 

@@ -112,6 +112,7 @@ def test_editors_are_compared_on_photographs(tiny_editor, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["n"] == 16
 
 
+@pytest.mark.usefixtures("unmeasured_memory")
 def test_a_training_on_photographs_ends_with_a_comparison(tiny_editor, tmp_path, capsys):
     data = photographs(tmp_path / "data", sources=40, turns=1)
     words = [

@@ -5,6 +5,7 @@ and a fault that no test notices is told.
 import ast
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -13,17 +14,18 @@ from tests.faults.run import FOLDER, ROOT, git_apply, read_fault, read_faults
 FAULTS = read_faults(ROOT)
 
 
+@cache
+def functions_of(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_fits_the_code_and_its_tests_are_there(fault):
     git_apply(fault, ROOT, "--check")
     for test in fault.tests:
         file, name = test.split("::")
-        functions = [
-            node.name
-            for node in ast.parse((ROOT / file).read_text()).body
-            if isinstance(node, ast.FunctionDef)
-        ]
-        assert name.partition("[")[0] in functions, test
+        assert name.partition("[")[0] in functions_of(file), test
 
 
 PATCH = """# fault: {what}

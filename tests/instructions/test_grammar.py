@@ -1,16 +1,21 @@
 """The rule grammar beside labelled instructions, and beside the shapes world's own truth."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
-from rewardedit.evaluation.parsing import is_placed, parse_accuracy, parsed_right
 from rewardedit.instructions import ParsedEdit
 from rewardedit.instructions.grammar.grammar import parse, parse_all, plain
 from rewardedit.instructions.grammar.phrases import name, several_objects, split_place, towards
 from rewardedit.instructions.parsed import Unparsed
 from rewardedit.shapes import Shapes
+from tests.readme import WORLD
+
+sys.path[:0] = [str(WORLD / "benchmarks")]
+
+from parser_accuracy import is_placed, parse_accuracy, parsed_right  # noqa: E402
 
 DATA = Path(__file__).parents[1] / "data"
 LABELLED = DATA / "instructions.jsonl"

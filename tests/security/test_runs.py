@@ -328,8 +328,9 @@ def test_scoring_and_relabelling_say_what_they_ask(tmp_path, capsys, connections
     photo = str(tmp_path / "photo.png")
     Image.new("RGB", (32, 32)).save(photo)
     line = "asks judge.example:8443, with the key in PLANTED_TOKEN; sent there: images and instructions"
+    once = JUDGE.replace("key_variable", "retries: 0, key_variable")
     for command in (
-        ["score", photo, photo, "make it red", "--scorer", JUDGE],
+        ["score", photo, photo, "make it red", "--scorer", once],
         ["edit", photo, "make it red", "--model", "no-such-model", "--scorer", JUDGE, "--out", str(tmp_path)],
         ["relabel", "data.limit=-1", f"relabel.scorer={JUDGE}", "--out", str(tmp_path / "out")],
     ):

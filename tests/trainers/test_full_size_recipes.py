@@ -195,7 +195,7 @@ def test_refl_runs_to_its_end(
         f"base={narrow_sd15}",
         f"data.path={magicbrush}",
         f"reward.scorer.vlm_judge.checkpoint={tiny_judge}",
-        "reward.num_inference_steps=[3]",
+        "reward.num_inference_steps=[2]",
         f"monitor.held_out.dino_i.checkpoint={tiny_dino}",
         "monitor.n=2",
         "monitor.num_inference_steps=1",
@@ -208,7 +208,7 @@ def test_refl_runs_to_its_end(
     assert xformers, "another attention ran"
     watched: dict[str, Any] = json.loads((tmp_path / "run" / "monitor.json").read_text())
     assert [look["step"] for look in watched["checks"]] == [0, 2]
-    assert [row["scale"] for row in watched["sweep"]] == [0, 0.25, 0.5, 0.75, 1]
+    assert [row["scale"] for row in watched["sweep"]] == [0, 1]
     assert {"vlm_judge", "dino_i"} <= set(watched["sweep"][0])
 
 

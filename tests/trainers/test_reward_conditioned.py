@@ -46,10 +46,10 @@ def test_every_recipe_resolves_and_its_header_says_how(capsys):
 
 def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
     settings = [
-        "data.limit=70",
+        "data.limit=28",
         "train.max_steps=3",
         "train.lr_warmup_steps=1",
-        "evaluate.n=14",
+        "evaluate.n=7",
         "evaluate.guidance_scale=[1.0,1.2]",
         *SHORT,
     ]
@@ -65,7 +65,7 @@ def test_the_quickstart_in_short(tiny_editor, tmp_path, capsys):
         "ci95_vs_one",
         "n",
     } <= set(oracle)
-    assert oracle["n"] == 14
+    assert oracle["n"] == 7
     printed = capsys.readouterr().out
     assert "conditioned_five" in printed
     assert str(out / "report.html") in printed

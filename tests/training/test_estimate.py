@@ -26,6 +26,7 @@ def plan_of_candidates(editor: str, **settings: int) -> str:
     return "\n".join(estimate.plan(config))
 
 
+@pytest.mark.usefixtures("unmeasured_memory")
 @pytest.mark.parametrize(("steps", "batch", "calls"), [(5, 4, "30"), (5, 8, "20"), (1000, 4, "6,000")])
 def test_candidates_cost_what_their_steps_and_batches_say(steps, batch, calls, tiny_editor):
     lines = plan_of_candidates(tiny_editor, num_inference_steps=steps, batch_size=batch)

@@ -117,7 +117,9 @@ def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
         assert peak() < kept / 10
 
 
-@pytest.mark.parametrize("name", ["adiee", "clip_d", "l1", "ssim", "vifi_clip"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("adiee", marks=pytest.mark.slow), "clip_d", "l1", "ssim", "vifi_clip"]
+)
 def test_a_built_in_reward_is_measured(name, sd15):
     """Its gradient needs what the forward pass keeps; in half precision small models save little."""
     scorer = load_scorer(small(name)).to("meta")

@@ -21,7 +21,7 @@ EMPTY = HubCache(Path("none"), Path("none"), ())
 OWN = """
 trainer: shapes_vlm
 samples: 14
-evaluate_n: 7
+evaluate_n: 2
 width: 32
 layers: 1
 train: {max_steps: 1, batch_size: 2, lr_warmup_steps: 0, mixed_precision: "no", checkpoint_every: 1}

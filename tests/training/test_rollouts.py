@@ -138,7 +138,7 @@ def test_the_distance_to_the_starting_model_is_taken_by_micro_batches(tiny_edito
 
 @pytest.mark.parametrize(
     ("variant", "with_gradient", "without"),
-    [("predicted_x0", 1, None), ("draft_1", 1, 5), ("draft_2", 2, 4), ("draft_4", 4, 2)],
+    [("predicted_x0", 1, None), ("draft_1", 1, 5), ("draft_4", 4, 2)],
 )
 def test_every_variant_rolls_out_once(variant, with_gradient, without, tiny_editor, shared, tmp_path):
     config = Config("x", DATA, REWARD, tiny_editor, FAST, MonitorConfig(n=2, held_out=CLIP_D))
@@ -150,9 +150,10 @@ def test_every_variant_rolls_out_once(variant, with_gradient, without, tiny_edit
 
 @pytest.mark.parametrize("scheduler", ["editor", "ddpm"])
 def test_micro_batches_train_the_weights_of_one_batch(scheduler, tiny_editor, shared, tmp_path):
-    reward = replace(REWARD, scheduler=scheduler, diffusion_weight=0.1, guidance_scale=2.0)
+    few = {"num_inference_steps": (3,), "diffusion_weight": 0.1, "guidance_scale": 2.0}
+    reward = replace(REWARD, scheduler=scheduler, **few)
     for name, size in (("parts", 2), ("whole", None)):
-        train = replace(FAST, max_steps=3, micro_batch_size=size)
+        train = replace(FAST, max_steps=2, micro_batch_size=size)
         trained(tiny_editor, shared, tmp_path / name, reward, train)
     parts, whole = (change(tmp_path / name, tiny_editor) for name in ("parts", "whole"))
     assert whole.norm() > 0

@@ -79,5 +79,6 @@ def test_feedback_needs_what_its_dearest_stage_needs(tiny_editor, monkeypatch):
     settings, (line,) = fit_training(TRAIN, needed)
     assert (settings.micro_batch_size, settings.memory) == (12, "given")
     alone = memory_of_pairs(refl.models_of_plan(config)[0])
-    assert needed(settings) > alone(settings), "watching 64 edits needs more than a step"
-    assert line == str(savers.Fitted(settings, needed(settings), 80 * GIB))
+    size = needed(settings)
+    assert size > alone(settings), "watching 64 edits needs more than a step"
+    assert line == str(savers.Fitted(settings, size, 80 * GIB))

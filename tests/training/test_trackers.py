@@ -19,7 +19,6 @@ from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.trainers.refl import Config, TrainConfig
 from rewardedit.trainers.refl import train as train_refl
-from rewardedit.training import previews
 from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig
@@ -81,7 +80,6 @@ def tracked(tiny_editor, tmp_path_factory) -> tuple[Path, list[str]]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr(AVAILABLE, [LoggerType.TENSORBOARD, LoggerType.COMETML])
         patch.setitem(LOGGER_TYPE_TO_CLASS, "comet_ml", Memory)
-        patch.setattr(previews, "STEPS", 1)
         train_editor(tiny_editor, folder, "all")
     return folder, [line for line in out.getvalue().splitlines() if "tracker" in line]
 

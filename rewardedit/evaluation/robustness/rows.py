@@ -163,21 +163,21 @@ def judged_world(data: DataConfig, good_from: float, failed_up_to: float) -> Jud
         ValueError: if settings of `data` choose rows by something other than their number, or there are fewer
             than two good or two failed edits.
     """
-    own = data.shapes
-    if own is None or data.edit_types or own.edits_per_source != 1:
+    settings = data.shapes
+    if settings is None or data.edit_types or settings.edits_per_source != 1:
         raise ValueError(
             "data: expected rows of a world with one edit of each source and all types of edit; leave "
             "edit_types and edits_per_source out"
         )
     rows = open_rows(data)
     known = world(data.name)
-    samples = known.samples(data.split, own.seed, own.backdrops, data.offset, len(rows))
+    samples = known.samples(data.split, settings.seed, settings.backdrops, data.offset, len(rows))
 
     def rate(numbers: Sequence[int], images: Float[Tensor, "b 3 h w"]) -> np.ndarray:
-        found = []
+        scores = []
         for number, image in zip(numbers, images, strict=True):
-            found.append(known.rate(samples[number : number + 1], image[None]).score)
-        return torch.cat(found).numpy()
+            scores.append(known.rate(samples[number : number + 1], image[None]).score)
+        return torch.cat(scores).numpy()
 
     prepared = PreparedRows(rows, data.size, data.resize)
     edited = torch.stack([read_row(prepared, number).edited for number in range(len(rows))])

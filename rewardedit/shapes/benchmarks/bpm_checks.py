@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 from bpm_regions import finder_of
+from parser_accuracy import is_placed
 from rivals import BATCH, batch_of, scored
 
 from rewardedit.batch import Scores
-from rewardedit.evaluation.parsing import is_placed
 from rewardedit.evaluation.preferences import alignment_of_editors, mean_share
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.scorers.bpm.bpm import Bpm, BpmConfig, combine, parsed_edits

@@ -21,11 +21,11 @@ from bpm_checks import (
 )
 from common import ROOT, load_scorer, read_command_line
 from edits import best_settings_of, editors_in, edits_of
+from parser_accuracy import parse_accuracy
 from rivals import scored
 
 from rewardedit import devices
 from rewardedit.cli import quiet
-from rewardedit.evaluation.parsing import parse_accuracy
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed
 from rewardedit.scorers.bpm.bpm import PARTS, Bpm

@@ -2,6 +2,7 @@
 
 import io
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ PHOTOS = (data.chelsea, data.coffee, data.rocket, data.astronaut)
 BROKEN = b"no image"
 
 
+@cache
+def whole_photograph(number: int) -> Image.Image:
+    return Image.fromarray(PHOTOS[number]()).convert("RGB").resize((320, 240))
+
+
 def photograph(number: int, brightness: float = 1.0, size: tuple[int, int] = (40, 30)) -> Image.Image:
     """A part of a photograph, another one for each number."""
-    image = Image.fromarray(PHOTOS[number % len(PHOTOS)]()).convert("RGB")
     left = 16 * (number // len(PHOTOS))
-    part = image.resize((320, 240)).crop((left, 0, left + 200, 150)).resize(size)
+    part = whole_photograph(number % len(PHOTOS)).crop((left, 0, left + 200, 150)).resize(size)
     return ImageEnhance.Brightness(part).enhance(brightness)
 
 
