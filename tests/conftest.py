@@ -71,12 +71,11 @@ def short_looks() -> Iterator[None]:
     """Previews are there to be looked at: in tests one step will do. Between a base and a fine-tuned editor
     five shares are looked at: in tests the ends will do.
     """
-    from rewardedit.trainers import refl
-    from rewardedit.training import previews
+    from rewardedit.training import interpolation, previews
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(previews, "STEPS", 1)
-        patch.setattr(refl, "WEIGHTS", (0.0, 1.0))
+        patch.setattr(interpolation, "WEIGHTS", (0.0, 1.0))
         yield
 
 

@@ -24,9 +24,9 @@ from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
 from rewardedit.scoring import read_shards
 from rewardedit.shapes import Shapes
-from rewardedit.trainers import refl
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
+from rewardedit.training import interpolation
 from rewardedit.training import reward as reward_of_training
 from rewardedit.training.interpolation import WEIGHTS
 from rewardedit.training.latents import LatentCache
@@ -261,7 +261,7 @@ def test_the_reward_rises(tiny_editor, tmp_path):
 
 
 def test_a_lora_with_an_anchor_leaves_the_base_alone(tiny_editor, tmp_path, monkeypatch):
-    monkeypatch.setattr(refl, "WEIGHTS", WEIGHTS)
+    monkeypatch.setattr(interpolation, "WEIGHTS", WEIGHTS)
     trained(
         tiny_editor,
         tmp_path,
