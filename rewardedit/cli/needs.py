@@ -24,6 +24,7 @@ from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
 from rewardedit.synthesis.differences import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
+from rewardedit.training.noise_masks import WITHOUT_MODEL
 
 # Settings that name a model: a packaged one, a folder, a run's folder, or one on the hub.
 MODEL_SETTINGS = (
@@ -121,7 +122,8 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
         return
     if _is_scorer(hint):
         for spec in _each(value):
-            yield from (Reference("model", model) for model in models_of(spec))
+            if spec not in WITHOUT_MODEL:
+                yield from (Reference("model", model) for model in models_of(spec))
     elif dataclasses.is_dataclass(value) or isinstance(value, dict):
         for group in _groups(value):
             yield from references(group)
