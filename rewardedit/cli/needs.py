@@ -24,6 +24,7 @@ from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
 from rewardedit.synthesis.differences import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
+from rewardedit.training.noise_masks import WITHOUT_MODEL
 
 # Settings that name a model: a packaged one, a folder, a run's folder, or one on the hub.
 MODEL_SETTINGS = (
@@ -120,7 +121,7 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
     if value is None:
         return
     if _is_scorer(hint):
-        for spec in _each(value):
+        for spec in _with_models(value):
             yield from (Reference("model", model) for model in models_of(spec))
     elif dataclasses.is_dataclass(value) or isinstance(value, dict):
         for group in _groups(value):
@@ -135,6 +136,11 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
 def _each(value: Any) -> tuple[Any, ...]:
     """The values of a setting that may have one or several."""
     return value if isinstance(value, tuple) else (value,)
+
+
+def _with_models(value: Any) -> list[Any]:
+    """The scorers of a setting; regions that no scorer finds are left out."""
+    return [spec for spec in _each(value) if spec not in WITHOUT_MODEL]
 
 
 def _groups(value: Any) -> list[Any]:

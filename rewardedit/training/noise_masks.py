@@ -23,6 +23,7 @@ from rewardedit.training.prompt_cache import ENCODE_BATCH
 GIVEN = "given"
 CHANGE = "change"
 BPM = "bpm"
+WITHOUT_MODEL = (GIVEN, CHANGE)
 SHARE = (
     0.25  # of a group's images in whose regions a location must lie, so that one stray image decides nothing
 )
@@ -31,7 +32,7 @@ PADDING = 1  # locations of the latents by which a region grows: those at its ri
 
 def require_noise_mask(mask: ScorerSpec | None) -> None:
     """Raises ValueError unless the setting is null, given, change, or the scorer bpm with its options."""
-    if mask is None or mask in (GIVEN, CHANGE):
+    if mask is None or mask in WITHOUT_MODEL:
         return
     if list(read_spec(mask)) != [BPM]:
         raise ValueError(

@@ -85,6 +85,8 @@ class OnlineConfig:
                 f"group_size: expected at least 2, as images are compared with one another; got "
                 f"{self.group_size}"
             )
+        if self.num_inference_steps < 1:
+            raise ValueError(f"num_inference_steps: expected at least 1; got {self.num_inference_steps}")
         if not 0 < self.advantage_clip < math.inf:
             raise ValueError(f"advantage_clip: expected above 0 and finite; got {self.advantage_clip:g}")
         if not 0 <= self.least_spread < math.inf:

@@ -46,6 +46,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "evaluation/compare": OWN,
         "files/__init__": OWN,
         "training/latents": OWN,
+        "training/noise_masks": OWN,
         "training/prompt_cache": OWN,
         "trainers/vifi_clip": OWN,
     },

@@ -7,6 +7,7 @@ import torch
 
 from rewardedit import EditBatch, load_editor
 from rewardedit.batch import Scores
+from rewardedit.cli.needs import references
 from rewardedit.config import build
 from rewardedit.data import open_rows
 from rewardedit.diffusion.attention import set_attention
@@ -145,7 +146,7 @@ def test_a_samplers_values_stay_with_their_images(made):
 def test_adapters_off_is_the_base_to_the_bit(made, tiny_editor):
     _, tuning, old, *_ = made
     unet = tuning.modules.unet
-    base = load_base(tiny_editor, "cpu").pipe.unet
+    base = load_base(tiny_editor, "cpu").pipe.unet.train()
     set_attention(base, tuning.config.attention, None, 16)
     text = torch.randn(1, 7, unet.config.cross_attention_dim)
     inputs = (torch.randn(1, unet.config.in_channels, 4, 4), torch.tensor(3), text)
@@ -197,6 +198,12 @@ def test_given_masks_are_the_rows_own(tmp_path):
     assert set(masks.flatten().tolist()) == {0, 255}
     with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given; none of 6"):
         load_noise_masks("given", _Unmasked(), DATA, tmp_path / "none", "cpu")
+
+
+def test_models_of_a_recipe_are_those_of_its_scorers(tiny_editor):
+    reward = replace(REWARD, noise_mask="change")
+    names = {found.name for found in references(OnlineRecipe(**settings(tiny_editor, reward=reward)))}
+    assert names == {tiny_editor, "shapes/clip"}
 
 
 class _Unmasked:
