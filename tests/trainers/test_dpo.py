@@ -27,6 +27,7 @@ from rewardedit.training.preferences import PreferenceConfig, RolloutPairs
 from rewardedit.training.trainable import TrainConfig
 from tests.editors import small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
 from tests.forks import launch, run, run_here
+from tests.models import tiny_pipeline
 from tests.trainers.test_full_size_recipes import photograph
 
 FAST = {"max_steps": 2, "batch_size": 4, "lr_warmup_steps": 0, "lr": 1e-3, "log_every": 1, "lora_rank": 2}
@@ -244,6 +245,22 @@ def test_editors_by_flow_matching_learn_from_pairs(make, pairs, tmp_path, monkey
     assert log[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert log[2]["distance"] > 0
     assert out.name == "lora"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [tiny_klein, tiny_pipeline])
+def test_guided_rollouts_are_compared_guided(make, tmp_path):
+    base = tmp_path / "base"
+    make().save_pretrained(base)
+    reward = {"guidance_scale": 3.0, "noise_mask": "change"}
+    config = online_of(str(base), reward=reward, mixed_precision="no")
+    size = 64 if make is tiny_klein else 32
+    look = replace(LOOK, data=replace(LOOK.data, size=size))
+    train(replace(config, data=replace(config.data, size=size), monitor=look), tmp_path / "run")
+    first, last = read_log(tmp_path / "run")
+    assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert last["distance"] > 0
+    assert 0 < first["mask"] <= 1
 
 
 SCRIPT = """

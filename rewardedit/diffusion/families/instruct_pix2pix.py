@@ -203,6 +203,7 @@ class InstructPix2Pix(EditFamily):
             embeds = torch.cat([embeds, null_embeds, null_embeds])
             source = torch.cat([source, source, torch.zeros_like(source)])
             x_t = torch.cat([x_t] * 3)
+            t = t if t.numel() == 1 else torch.cat([t] * 3)
         model_pred = denoiser(torch.cat([x_t, source], dim=1), t, embeds, return_dict=False)[0]
         if guidance_scale is None:
             return model_pred
