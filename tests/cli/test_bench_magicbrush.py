@@ -8,11 +8,21 @@ import numpy as np
 from PIL import Image
 
 from rewardedit.cli import main
-from rewardedit.evaluation.protocols.magicbrush import SOURCE
+from rewardedit.cli.bench_magicbrush import jobs_of
+from rewardedit.evaluation.protocols.magicbrush import SOURCE, MagicBrushTable
 from tests.evaluation.protocols.test_magicbrush import folder
 
 __all__ = ["folder"]  # a fixture
 OUTPUTS = ["10/10_1", "20/20_1", "20/20_inde_2", "20/20_iter_2"]
+
+
+def test_each_later_turn_begins_with_its_true_image(folder, tmp_path):
+    outputs = MagicBrushTable(str(folder), {"tiny": tmp_path}).outputs
+    turns = [one for one in outputs if (one.editor, one.image) == ("tiny", "20")]
+    in_turn, second = jobs_of(folder / "images", turns)
+    assert (in_turn.path.name, in_turn.instructions) == ("20-input.png", ("darker", "again"))
+    assert (second.id, second.path.name) == ("20_inde_2", "20-output1.png")
+    assert second.instructions == ("again",)
 
 
 def edited(model: str, image: Path, out: Path) -> bytes:
