@@ -82,13 +82,6 @@ class Config(OnlineRecipe):
             raise ValueError(f"clip_range: expected above 0 and below 1; got {self.clip_range:g}")
         if not self.kl_weight >= 0:
             raise ValueError(f"kl_weight: expected at least 0; got {self.kl_weight:g}")
-        micro, _ = self.train.micro_batches(processes=1)
-        at_once = self.reward.rollout_batch_size
-        if at_once is not None and at_once % micro:
-            raise ValueError(
-                f"reward.rollout_batch_size: expected a multiple of train.micro_batch_size, {micro}, as "
-                f"steps are replayed in the batches that they were taken in; got {at_once}; leave it out"
-            )
         self.window(0)  # raises if the steps with noise do not fit
 
     @property
@@ -136,7 +129,11 @@ class NoisyRollouts:
         self.sampler = StochasticSampler(
             tuning.editor.family, pipe.scheduler, config.noise, config.reward.rollout(), like
         )
-        self.rollouts = GroupRollouts(config.reward, config.train, inputs, pipe, self.draw, mask_first=True)
+        # Whole micro-batches at a time, as `draw` divides what it is given.
+        at_once = config.reward.rollout_batch_size
+        whole = None if at_once is None else max(at_once // self.micro_batch_size, 1) * self.micro_batch_size
+        reward = replace(config.reward, rollout_batch_size=whole)
+        self.rollouts = GroupRollouts(reward, config.train, inputs, pipe, self.draw, mask_first=True)
         self.window = range(0)  # steps with noise of the current rollout
         self.current: Rollout | None = None
 
@@ -188,6 +185,7 @@ def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
 
     def calls(train: TrainConfig, count: int, guided: int) -> list[UnetCalls]:
+        require_sampler(config)
         rows, passes = train.micro_batches(count)
         replays = passes * len(config.window(0))
         steps = config.reward.num_inference_steps
@@ -199,7 +197,6 @@ def plan(config: Config) -> list[str]:
             found.append(UnetCalls(steps, groups * guided, gradient=False))
         return found
 
-    require_sampler(config)
     return plan_online(config, ("flow_grpo",), [calls])
 
 
