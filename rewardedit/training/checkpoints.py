@@ -2,12 +2,15 @@
 
 A folder step-000100 holds what accelerate saves of models, optimizers and random numbers, which is read as
 weights and plain values only, and state-0.safetensors and so on: the states of the learning rate, the
-averages and the trained parameters, with tensors as they are and all else as JSON in the file's metadata.
+averages and the trained parameters, with tensors as they are and all else as JSON in the file's metadata. Of
+a model with adapters it holds the adapters and what is trained.
 """
 
 import json
 import pickle
+import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +18,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import load as load_plain
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rewardedit.files import put_in_place, remove
@@ -66,7 +69,11 @@ def save_checkpoint(accelerator: Accelerator, folder: Path, step: int, states: S
         parent.mkdir(parents=True, exist_ok=True)
     accelerator.wait_for_everyone()
     try:
-        accelerator.save_state(str(aside))
+        hook = accelerator.register_save_state_pre_hook(partial(_without_frozen, accelerator))
+        try:
+            accelerator.save_state(str(aside))
+        finally:
+            hook.remove()
         if accelerator.is_main_process:
             for i, state in enumerate(states):
                 write_state(state.state_dict(), aside / STATE.format(i))
@@ -104,7 +111,11 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
         on_main_process(lambda: convert_earlier(checkpoint))
         # Accelerate ignores random states that it cannot read; the run would continue with different ones.
         load_plain(checkpoint / f"random_states_{accelerator.process_index}.pkl")
-        accelerator.load_state(str(checkpoint))
+        hook = accelerator.register_load_state_pre_hook(partial(_load_adapters, accelerator))
+        try:
+            accelerator.load_state(str(checkpoint))
+        finally:
+            hook.remove()
         for i, state in enumerate(states):
             state.load_state_dict(read_state(checkpoint / STATE.format(i)))
     except (*CONTENT_ERRORS, SafetensorError) as error:
@@ -115,6 +126,66 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
     # with another number of processes this might never happen.
     accelerator.step = 0
     return step_of(checkpoint)
+
+
+def _without_frozen(
+    accelerator: Accelerator, models: list[nn.Module], weights: list[dict[str, Tensor]], folder: str
+) -> None:
+    """Leaves of a model with adapters its adapters and trained weights alone, as accelerate's hooks do: the
+    frozen base may be a thousand times larger, and is read from its own folder.
+    """
+    for i, model in enumerate(models):
+        bare = accelerator.unwrap_model(model)
+        if has_adapters(bare):
+            kept = changing_weights(bare)
+            named = {name.removeprefix("module."): weight for name, weight in weights[i].items()}
+            weights[i] = {name: weight for name, weight in named.items() if name in kept}
+
+
+def _load_adapters(accelerator: Accelerator, models: list[nn.Module], folder: str) -> None:
+    """Loads all models if one has adapters, whose file lacks the frozen weights; accelerate then loads none.
+
+    Raises:
+        ValueError: if a file lacks a weight that training changes, or holds one that the model has not.
+    """
+    if not any(has_adapters(accelerator.unwrap_model(model)) for model in models):
+        return
+    for i, model in enumerate(models):
+        bare = accelerator.unwrap_model(model)
+        path = Path(folder) / ("model.safetensors" if i == 0 else f"model_{i}.safetensors")
+        found = {name.removeprefix("module."): weight for name, weight in load_file(path).items()}
+        needed = changing_weights(bare) if has_adapters(bare) else set(bare.state_dict())
+        missing = sorted(needed - set(found))
+        unknown = sorted(set(found) - set(bare.state_dict()))
+        if missing or unknown:
+            problem = f"lacks {missing[0]}" if missing else f"holds {unknown[0]}, which the model has not"
+            raise ValueError(f"{path.name} {problem}")
+        bare.load_state_dict(found, strict=False)
+    models.clear()
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """True if PEFT has added adapters to a layer of the model."""
+    return bool(_adapted_layers(model))
+
+
+def changing_weights(model: nn.Module) -> set[str]:
+    """Names of a model's trained weights and of all its adapters; one may follow another without gradient."""
+    names = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    for name, layer in _adapted_layers(model).items():
+        for own, _ in layer.named_parameters():
+            if own.split(".")[0] in layer.adapter_layer_names:
+                names.add(f"{name}.{own}")
+    return names
+
+
+def _adapted_layers(model: nn.Module) -> dict[str, Any]:
+    """Layers with adapters, by name."""
+    if "peft" not in sys.modules:  # slow to import; without it there are none
+        return {}
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, BaseTunerLayer)}
 
 
 def unreadable(checkpoint: Path, error: BaseException) -> str:

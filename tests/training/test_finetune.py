@@ -1,4 +1,5 @@
 import json
+import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionInstructPix2PixPipeline, StableDiffusionPipeline
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows
@@ -23,7 +24,7 @@ from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
 from rewardedit.training.memory import trained_unet
-from rewardedit.training.trainable import RewardLabels, TrainConfig, make_trainable
+from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base, make_trainable
 from tests.forks import launch, run_here
 from tests.models import tiny_pipeline, tiny_unet
 
@@ -183,6 +184,33 @@ def test_lora_trains_the_adapter_alone_and_loads_beside_its_base(tiny_editor, ca
 
 
 @pytest.mark.slow
+def test_a_checkpoint_of_a_lora_leaves_the_base_out(tiny_editor, cache, tmp_path):
+    """One with all weights, as earlier versions wrote it, is read as well; one that lacks a weight is not."""
+    config = TrainConfig(**FAST, lora_rank=2)
+    whole = losses_of(config, tiny_editor, cache, tmp_path / "whole")
+    folder = tmp_path / "run"
+    losses_of(replace(config, max_steps=3), tiny_editor, cache, folder)
+    file = folder / "checkpoints" / "step-000003" / "model.safetensors"
+    stored = load_file(file)
+    assert stored
+    assert all(".lora_" in name for name in stored)
+    tuned = load_base(tiny_editor, "cpu")
+    make_trainable(tuned, config, labels())
+    for name, kept in {
+        "lacks one": dict(list(stored.items())[1:]),
+        "all weights": {**tuned.pipe.unet.state_dict(), **stored},
+        "the adapter": stored,
+    }.items():
+        save_file({key: weight.contiguous() for key, weight in kept.items()}, file)
+        again = tmp_path / name
+        shutil.copytree(folder, again)
+        if name == "lacks one":
+            with pytest.raises(ValueError, match=r"step-000003: cannot be loaded \(model\.safetensors lacks"):
+                losses_of(config, tiny_editor, cache, again, resume=True)
+        else:
+            assert losses_of(config, tiny_editor, cache, again, resume=True)[3:] == whole[3:]
+
+
 def test_a_lora_has_the_strength_that_it_was_trained_with(tiny_editor, tmp_path):
     editor = load_editor(tiny_editor)
     config = TrainConfig(lora_rank=2, lora_alpha=8, mixed_precision="no")
