@@ -29,7 +29,7 @@ from tables_world import OF_THE_WORLD
 PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "performance.md",
-    ROOT / "docs" / "robustness.md",
+    ROOT / "docs" / "scorers-compared.md",
     ROOT / "benchmarks" / "README.md",
     WORLD.parent / "README.md",
 )
