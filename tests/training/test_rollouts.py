@@ -223,27 +223,42 @@ def test_rows_that_do_not_fit_take_their_steps_in_smaller_batches(tiny_editor, s
         torch.testing.assert_close(one.latents, other.latents, rtol=1e-4, atol=1e-4)
 
 
-def test_compiled_blocks_train_the_same_lora(tiny_editor, shared, tmp_path, monkeypatch, capsys):
-    """Rollouts run the compiled blocks with the weights of the moment; so does the model without its LoRA."""
+@pytest.fixture
+def compiled(monkeypatch):
+    """Blocks run as graphs, without a compiler."""
     torch.compiler.reset()
-    monkeypatch.setattr(
-        "rewardedit.training.finetune.compile_blocks", partial(compile_blocks, backend="eager")
-    )
-    reward = replace(REWARD, reference_weight=0.5)
-    logs = []
-    for name, compiled in (("plain", False), ("compiled", True)):
-        train = replace(FAST, lora_rank=2, max_steps=2, compile=compiled)
-        trained(tiny_editor, shared, tmp_path / name, reward, train)
-        logs.append([line["loss"] for line in read_log(tmp_path / name)])
+    eager = partial(compile_blocks, backend="eager")
+    monkeypatch.setattr("rewardedit.training.finetune.compile_blocks", eager)
+    yield
     torch.compiler.reset()
-    assert logs[1] == pytest.approx(logs[0], rel=1e-5)
-    plain, compiled = (load_file(tmp_path / name / "lora" / LORA) for name in ("plain", "compiled"))
-    assert plain.keys() == compiled.keys()
-    for name, weight in plain.items():
-        torch.testing.assert_close(compiled[name], weight, rtol=1e-3, atol=1e-5)
+
+
+def test_a_training_compiles_its_blocks_where_asked(compiled, tiny_editor, shared, tmp_path, capsys):
+    losses = []
+    for name, asked in (("plain", False), ("compiled", True)):
+        train = replace(FAST, batch_size=2, compile=asked)
+        trained(tiny_editor, shared, tmp_path / name, replace(REWARD, weight=0.0), train)
+        losses.append(read_log(tmp_path / name)[0]["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
     graphs = re.search(r"compile: (\d+) graphs", capsys.readouterr().out)
     assert graphs is not None
     assert int(graphs[1]) > 0
+
+
+@pytest.mark.slow
+def test_compiled_blocks_train_the_same_lora(compiled, tiny_editor, shared, tmp_path):
+    """Rollouts run the compiled blocks with the weights of the moment; so does the model without its LoRA."""
+    reward = replace(REWARD, reference_weight=0.5)
+    logs = []
+    for name, asked in (("plain", False), ("compiled", True)):
+        train = replace(FAST, lora_rank=2, max_steps=2, compile=asked)
+        trained(tiny_editor, shared, tmp_path / name, reward, train)
+        logs.append([line["loss"] for line in read_log(tmp_path / name)])
+    assert logs[1] == pytest.approx(logs[0], rel=1e-5)
+    plain, graphs = (load_file(tmp_path / name / "lora" / LORA) for name in ("plain", "compiled"))
+    assert plain.keys() == graphs.keys()
+    for name, weight in plain.items():
+        torch.testing.assert_close(graphs[name], weight, rtol=1e-3, atol=1e-5)
 
 
 class Keeper(DPMSolverMultistepScheduler):
