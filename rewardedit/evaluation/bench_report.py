@@ -91,29 +91,28 @@ def _head(column: Column) -> str:
 
 
 def remarks(table: Table) -> list[str]:
-    """Legend, sources of published rows, reasons for missing values, and notes."""
+    """Legend, sources of published rows, notes, and reasons for missing values."""
     kinds = dict.fromkeys(line.kind for line in table.rows)
     lines = [LEGEND[kind] for kind in kinds if kind in LEGEND]
     sources = dict.fromkeys(line.source for line in table.rows if line.source)
     if sources:
         lines.append(f"sources: {'; '.join(sources)}")
-    for line in table.rows:
-        lines += _reasons(line)
-    return [*lines, *table.notes]
+    return [*lines, *table.notes, *_reasons(table.rows)]
 
 
-def _reasons(line: Line) -> list[str]:
-    """Reasons for missing values of a row, each with its columns, without those that only list others."""
-    columns: dict[str, list[str]] = {}
-    for name, cell in line.cells.items():
-        if cell.reason:
-            columns.setdefault(cell.reason, []).append(name)
-    lines = []
-    for reason, names in columns.items():
-        lists_others = any(other in reason for other in columns if other != reason)
-        if not lists_others:
-            lines.append(f"{line.name}, {', '.join(names)}: {reason}")
-    return lines
+def _reasons(rows: Sequence[Line]) -> list[str]:
+    """Reasons for missing values, each with its rows and columns, without those that only list others."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for line in rows:
+        columns: dict[str, list[str]] = {}
+        for name, cell in line.cells.items():
+            if cell.reason:
+                columns.setdefault(cell.reason, []).append(name)
+        for reason, names in columns.items():
+            lists_others = any(other in reason for other in columns if other != reason)
+            if not lists_others:
+                named.setdefault((", ".join(names), reason), []).append(line.name)
+    return [f"{', '.join(lines)}, {columns}: {reason}" for (columns, reason), lines in named.items()]
 
 
 def as_csv(tables: Sequence[Table]) -> str:

@@ -13,7 +13,7 @@ TABLE = Table(
     [
         Line("mine", {"share": Cell(0.5, (0.25, 0.75), 4), "ρ": Cell(reason="undefined: all equal")}),
         Line("<theirs>", {"share": Cell(0.654)}, "published", "Someone 2025, Table 1"),
-        Line("random", {"share": Cell(0.5)}, "baseline"),
+        Line("random", {"share": Cell(0.5), "ρ": Cell(reason="undefined: all equal")}, "baseline"),
     ],
     ["a note"],
 )
@@ -24,16 +24,15 @@ def test_a_table_says_what_is_published_and_why_cells_are_empty():
     assert [line.split() for line in lines[2:5]] == [
         ["mine", "50.0", "[25.0,", "75.0]", "–"],
         ["<theirs>", "†", "65.4"],
-        ["random", "‡", "50.0"],
+        ["random", "‡", "50.0", "–"],
     ]
     assert "sources: Someone 2025, Table 1" in lines
-    assert "mine, ρ: undefined: all equal" in lines
-    assert lines[-1] == "a note"
+    assert lines[-2:] == ["a note", "mine, random, ρ: undefined: all equal"]
 
 
 def test_csv_has_a_row_for_each_cell():
     rows = list(csv.DictReader(io.StringIO(as_csv([TABLE]))))
-    assert len(rows) == 4
+    assert len(rows) == 5
     first = {"table": "Accuracy", "row": "mine", "kind": "measured", "column": "share", "value": "0.5"}
     assert first.items() <= rows[0].items()
     assert (rows[0]["low"], rows[0]["high"], rows[0]["n"]) == ("0.25", "0.75", "4")
