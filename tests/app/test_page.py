@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from rewardedit import cli, load_editor, load_scorer
+from rewardedit.app.routes import GONE, REFUSED
 from rewardedit.app.settings import AppConfig
 from rewardedit.app.workbench import Workbench
 from rewardedit.images import load_image, to_pil
@@ -173,6 +174,15 @@ def test_nothing_but_uploads_is_read(path, page):
     body = {"data": [file_of(named)], "fn_index": number_of(page, "load_example"), "session_hash": "s"}
     for route in ("run/predict", "run/predict/", "queue/join", "queue/join/"):
         assert page.post(f"/gradio_api/{route}", json=body).status_code == 422
+
+
+def test_the_page_is_told_why_files_are_refused(page):
+    photo = upload(page, encoded(picture(1)))
+    Path(photo["path"]).unlink()  # as gradio does after an hour
+    reasons = {GONE: join(page, photo), REFUSED: join(page, [photo, file_of("/etc/passwd")])}
+    for reason, answer in reasons.items():
+        assert answer.status_code == 422
+        assert answer.json() == {"error": reason, "detail": reason}
 
 
 def test_an_address_in_data_is_not_read(page):
