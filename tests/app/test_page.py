@@ -227,6 +227,7 @@ def test_the_page_loads_nothing_from_elsewhere(page):
     assert page.get("/config").json()["analytics_enabled"] is False
 
 
+@pytest.mark.slow
 def test_a_second_user_waits(page):
     photo = upload(page, encoded(picture(1)))
     together.clear()
@@ -248,6 +249,7 @@ def test_an_example_fills_the_fields(page):
     assert (load_image(io.BytesIO(content)) - SAMPLES.source[1]).abs().max() < 1 / 255
 
 
+@pytest.mark.slow
 def test_browsers_ask_for_the_token(tmp_path):
     with page_of(tmp_path, token=TOKEN) as page:
         refused = page.get("/")
