@@ -73,7 +73,9 @@ def page_of(folder: Path, **settings):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    with page_of(tmp_path_factory.mktemp("uploads")) as client:
+    folder = tmp_path_factory.mktemp("page") / "uploads"
+    folder.mkdir()
+    with page_of(folder) as client:
         yield client
 
 
