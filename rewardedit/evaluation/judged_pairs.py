@@ -138,6 +138,7 @@ def _judged(
 def _of_one_size(first: PixelSample, second: PixelSample) -> PairOfEdits:
     """Two edits at the size of the first one's source."""
     size = (first.source.shape[-2], first.source.shape[-1])
+    assert second.edited is not None
     return PairOfEdits(first.instruction, first.source, first.edited, resize(second.edited[None], size)[0])
 
 
