@@ -19,7 +19,7 @@ from rewardedit.batch import EditBatch
 from rewardedit.data.edit_jobs import EditJob
 from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
-from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side
+from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side, smaller_size
 from rewardedit.files import stamp, to_json, write_json
 from rewardedit.images import load_image, load_mask, resize, to_pil
 from rewardedit.language.texts import noting
@@ -232,7 +232,7 @@ def _edit(
     to_pil(source[0]).save(folder / before)
 
     for number, instruction in enumerate(job.instructions, 1):
-        with noting() as cut, out_of_memory_told(job.path, source, config.size):
+        with noting() as cut, out_of_memory_told(job.path, source, smaller_size(config.size)):
             turn = _turn(editor, scorer, source, instruction, config, masks)
         record = turn.record | ({TEXT_CUT: True} if cut else {})
         name = job.name(number)

@@ -31,6 +31,7 @@ HEADERS = {
 REQUESTS = re.compile(r"/gradio_api/(queue/join|run/predict)/?")  # routes whose bodies name files
 MAX_BODY_BYTES = 2**20  # of such a request: images are uploaded before it
 REFUSED = "expected JSON in which files are uploads of this page; addresses and paths are not read"
+GONE = "the upload is no longer kept; upload the image again"
 
 
 class OwnRoutes:
@@ -49,24 +50,29 @@ class OwnRoutes:
             return
         if REQUESTS.fullmatch(scope["path"]):
             body = await Request(scope, receive).body()
-            if not self._is_harmless(body):
-                await answer(send, 422, REFUSED)
+            if fault := self._fault(body):
+                await answer(send, 422, fault)
                 return
             receive = Replay(body, receive)
         await self.app(scope, receive, with_headers(send))
 
-    def _is_harmless(self, body: bytes) -> bool:
-        """True for JSON in which each file is one in the folder of uploads."""
+    def _fault(self, body: bytes) -> str | None:
+        """Why a request is refused; None for JSON in which each file is one in the folder of uploads."""
+        if len(body) > MAX_BODY_BYTES:
+            return REFUSED
         try:
-            return len(body) <= MAX_BODY_BYTES and all(map(self._is_upload, paths_in(read_json(body))))
+            faults = [self._fault_of_file(path) for path in paths_in(read_json(body))]
         except (ValueError, OSError, RuntimeError):  # OSError: a path that no system has
-            return False
+            return REFUSED
+        return REFUSED if REFUSED in faults else next(filter(None, faults), None)
 
-    def _is_upload(self, path: Any) -> bool:
+    def _fault_of_file(self, path: Any) -> str | None:
         if not isinstance(path, str) or "//" in path:
-            return False
+            return REFUSED
         file = Path(path).resolve()
-        return file.is_relative_to(self.folder) and file.is_file()
+        if not file.is_relative_to(self.folder) or file.is_dir():
+            return REFUSED
+        return None if file.is_file() else GONE
 
 
 def paths_in(value: Any) -> list[Any]:
@@ -85,8 +91,8 @@ def paths_in(value: Any) -> list[Any]:
 
 
 async def answer(send: Send, status: int, reason: str) -> None:
-    """Answers a request that is not passed on."""
-    body = json.dumps({"error": reason}).encode()
+    """Answers a request that is not passed on. gradio's page shows `detail` of 422, and `error` of others."""
+    body = json.dumps({"error": reason, "detail": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

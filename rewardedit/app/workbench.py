@@ -1,6 +1,7 @@
 """The work behind the page: an image and an instruction in, ranked candidates out."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from rewardedit.app.settings import AppConfig
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.diffusion.editors import Editor
-from rewardedit.diffusion.sizes import out_of_memory_told, scale_shorter_side, trained_side
+from rewardedit.diffusion.sizes import out_of_memory_told, scale_shorter_side, smaller_size, trained_side
 from rewardedit.images import to_pil
 from rewardedit.regions.change_map import change_mask
 from rewardedit.reports.heatmap import draw_heat, heat_map
@@ -24,6 +25,8 @@ from rewardedit.selection import best_of_n, join
 CAPTIONS = ("source_caption", "target_caption")  # fields of an edit that the page asks for
 MAX_SEED = 2**31 - 1
 MAX_STEPS = 200
+LARGEST = 2  # area of a long image, in squares of the shorter side at which others are edited
+LONGEST = 8  # ratio of an image's sides
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ class Workbench:
         """Makes the candidates of a request and scores each.
 
         Raises:
-            ValueError: for an unknown scorer, too many candidates, a missing caption, memory that ran out, or
-                candidates of which none can be scored.
+            ValueError: for an unknown scorer, too many candidates, an image that is too long, a missing
+                caption, memory that ran out, or candidates of which none can be scored.
         """
         require_between("candidates", request.count, 1, self.config.max_candidates)
         names = list(dict.fromkeys((request.ranked_by, *request.shown)))
@@ -113,7 +116,7 @@ class Workbench:
         settings = self.editor.settings
         if request.steps is not None:
             settings = dataclasses.replace(settings, num_inference_steps=request.steps)
-        with out_of_memory_told(Path("the image"), source, self.config.size):
+        with out_of_memory_told(Path("image"), source, self._memory_remedy()):
             found = best_of_n(
                 self.editor,
                 self.scorers[request.ranked_by],
@@ -140,10 +143,27 @@ class Workbench:
         return Ranking(candidates, heat_of)
 
     def _scaled(self, image: Float[Tensor, "3 h w"]) -> Float[Tensor, "1 3 h2 w2"]:
-        """The image at `--size`; by default no larger than the editor was trained at."""
-        own = min(image.shape[-2:])
-        size = self.config.size or min(own, trained_side(self.editor))
+        """The image at `--size`; by default no larger than the editor was trained at. A long one is made
+        smaller, so that it does not keep the others waiting.
+
+        Raises:
+            ValueError: if one side is more than `LONGEST` times the other.
+        """
+        short, long = sorted(image.shape[-2:])
+        if long > LONGEST * short:
+            raise ValueError(
+                f"image: expected a longer side of at most {LONGEST} times the shorter; got {long} and "
+                f"{short} pixels; crop it"
+            )
+        size = self.config.size or min(short, trained_side(self.editor))
+        size = round(size * min(1.0, math.sqrt(LARGEST * short / long)))
         return scale_shorter_side(image[None], size, self.editor.family.side_multiple(self.editor.pipe))
+
+    def _memory_remedy(self) -> str:
+        """Advice to a user whose image took more memory than there is; `--size` is not theirs to give."""
+        size = self.config.size
+        remedy = f"ask whoever runs this page to {smaller_size(size)}"
+        return f"upload a smaller image, or {remedy}" if size is None else remedy
 
     def _require_captions(self, names: list[str], captions: Mapping[str, str]) -> None:
         for name in names:

@@ -111,18 +111,22 @@ def run(args: argparse.Namespace) -> int:
     comparison = Comparison(rows, specs, _inputs(args, rows), args.size, args.kind)
     with _folder(args.out) as folder:
         records = comparison.score(folder / SCORES)
-        judged = None if judge is None else comparison.judge_pairs(folder / PAIRS, judge)
-        if not processes().is_main_process:
-            return 0
-        if args.against:
-            _require_same_scorers(Path(args.against), comparison.identity(folder / SCORES))
-        requests, figures = comparison.result(records, args.tie)
-        show(figures)
-        if args.out is not None:
-            comparison.write(records, requests, figures, folder, args.draw)
-        if judged is not None:
-            show_judged(judged, judge, folder if args.out is not None else None)
-    return 0 if baseline is None else guard(records, baseline, *max_drops)
+        failed = 0
+        is_main = processes().is_main_process
+        if is_main:
+            if args.against:
+                _require_same_scorers(Path(args.against), comparison.identity(folder / SCORES))
+            requests, figures = comparison.result(records, args.tie)
+            show(figures)
+            if args.out is not None:
+                comparison.write(records, requests, figures, folder, args.draw)
+            failed = 0 if baseline is None else guard(records, baseline, *max_drops)
+
+        if judge is not None:  # last: whatever the judge refuses, the scores are shown
+            judged = comparison.judge_pairs(folder / PAIRS, judge)
+            if is_main:
+                show_judged(judged, judge, folder if args.out is not None else None)
+    return failed
 
 
 def read_judge(text: str | None) -> dict[str, Any] | None:

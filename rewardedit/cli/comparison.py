@@ -3,6 +3,7 @@
 import shlex
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ Records = list[dict[str, Any]]
 SCORES = "scores"  # the folder of the scores
 PAIRS = "pairs"  # the folder of verdicts on pairs
 JUDGED = "pairs.json"
+ASKING = ("timeout", "retries", "longest_wait", "key_variable")  # options of a judge that change no verdict
 RESULT = "comparison.json"
 IDENTITY = ("scorers", "models", "size", "fingerprints")  # settings that scores of two runs must share
 
@@ -76,7 +78,12 @@ class Comparison:
         }
 
     def judge_pairs(self, folder: Path, judge: dict[str, Any]) -> Records:
-        """Verdicts on the edits of all two editors, by a judge of these options, kept in the folder."""
+        """Verdicts on the edits of all two editors, by a judge of these options. Those on two editors by a
+        judge are a stage of their own, whatever order the editors are named in.
+
+        Raises:
+            ValueError: if no two editors have edits of one request.
+        """
         from rewardedit import devices
         from rewardedit.data.digests import file_digests
         from rewardedit.evaluation.judged_pairs import judge_pairs
@@ -84,23 +91,38 @@ class Comparison:
         from rewardedit.scorers.vlm_pairs import PairJudge
         from rewardedit.stages.lazy import Lazy
         from rewardedit.stages.stage import usage_in
+        from rewardedit.untrusted import file_name
 
         loaded = Lazy(partial(PairJudge.from_pretrained, **judge))
-        made_of = {
-            "inputs": self.inputs,
-            "rows": len(self.rows),
-            "judge": judge,
-            "size": self.size,
-            "files": file_digests([self.inputs, judge], pictures=True),
-            "fingerprint": loaded().fingerprint,
-        }
+        settings = {name: value for name, value in judge.items() if name not in ASKING}
+        records: Records = []
         try:
-            return judge_pairs(
-                self.rows, folder, made_of, lambda: loaded().to(devices.default_device()), self.size
-            )
+            for editors in combinations(sorted(self.rows.editors), 2):
+                a, b = editors
+                inputs = {editor: self.inputs[editor] for editor in editors}
+                made_of = {
+                    "inputs": inputs,
+                    "rows": [len(self.rows.of(editor)) for editor in editors],
+                    "judge": settings,
+                    "size": self.size,
+                    "files": file_digests([inputs, settings], pictures=True),
+                    "fingerprint": loaded().fingerprint,
+                }
+                place = folder / file_name(_in_words(settings)) / file_name(a) / file_name(b)
+                records += judge_pairs(
+                    self.rows,
+                    editors,
+                    place,
+                    made_of,
+                    lambda: loaded().to(devices.default_device()),
+                    self.size,
+                )
         finally:
             if processes().is_main_process:
                 tell(None, usage_in(folder))
+        if not records:
+            raise ValueError("--judge-pairs: expected edits of one request by two editors; there are none")
+        return records
 
     def identity(self, folder: Path) -> dict[str, Any]:
         """The settings and models of each scorer whose scores lie in the folder."""
@@ -161,15 +183,29 @@ def show(found: Any) -> None:
     print(f"\n{NOTE}")
 
 
+def _in_words(settings: dict[str, Any]) -> str:
+    """The options of a judge in one line, the model first."""
+    from rewardedit.models import JUDGE
+
+    options = {"checkpoint": JUDGE, **settings}
+    model = str(options.pop("checkpoint"))
+    return " ".join([model, *(f"{name}={options[name]}" for name in sorted(options))])
+
+
+def judge_name(judge: dict[str, Any]) -> str:
+    """The model of a judge of pairs, by its options; of an endpoint, without the address."""
+    from rewardedit.models import JUDGE
+
+    return str(judge.get("checkpoint", JUDGE)).rpartition("#")[2]
+
+
 def show_judged(records: Records, judge: dict[str, Any], folder: Path | None) -> None:
     """Prints the comparison by pairs in words, and writes it with all verdicts."""
     from rewardedit.evaluation.judged_pairs import compare_judged, judged_sentences
     from rewardedit.files import write_json
-    from rewardedit.models import JUDGE
 
     found = compare_judged(records)
-    name = str(judge.get("checkpoint", JUDGE)).rpartition("#")[2]
-    print("\n" + "\n".join(judged_sentences(found, name)))
+    print("\n" + "\n".join(judged_sentences(found, judge_name(judge))))
     if folder is not None:
         write_json(folder / JUDGED, {"pairs": [one.as_dict() for one in found], "verdicts": records})
 

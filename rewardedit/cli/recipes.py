@@ -34,9 +34,9 @@ TRAINERS = {
     "vifi_clip": "rewardedit.trainers.vifi_clip",
     "vlm_sft": "rewardedit.trainers.vlm_sft",
 }
-# Titles of groups of trainers for photographs, in the order in which they are listed.
+# Titles of groups of trainers for photographs, in their order. None: phases of several.
 GROUPS = {
-    "edit photographs better": ("reward_conditioned", "refl", "nft", "dpo", None),  # None: phases of several
+    "edit photographs better": ("reward_conditioned", "refl", "nft", "dpo", "flow_grpo", None),
     "score edits": ("adiee_scorer", "vifi_clip"),
     "make data": ("adiee_data", "vlm_sft"),
 }

@@ -134,6 +134,14 @@ def pred_x0_coefficients(scheduler: Any, timestep: Any, index: int) -> tuple[flo
     return 0.0, 1.0
 
 
+def ddim_alphas(scheduler: Any, index: int) -> tuple[float, float]:
+    """ᾱ before and after step `index` of DDIM's schedule."""
+    t = int(scheduler.timesteps[index])
+    following = t - scheduler.config.num_train_timesteps // scheduler.num_inference_steps
+    after = scheduler.final_alpha_cumprod if following < 0 else scheduler.alphas_cumprod[following]
+    return float(scheduler.alphas_cumprod[t]), float(after)
+
+
 def require_coefficients(scheduler: Any) -> None:
     """Raises ValueError for a scheduler whose predictions `pred_x0_coefficients` cannot read."""
     prediction_type = scheduler.config.get("prediction_type")

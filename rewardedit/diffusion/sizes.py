@@ -44,18 +44,18 @@ def hint_at_size(editor: Editor, path: Path, source: Float[Tensor, "1 3 h w"]) -
         )
 
 
-@contextmanager
-def out_of_memory_told(path: Path, source: Float[Tensor, "1 3 h w"], size: int | None) -> Iterator[None]:
-    """Raises ValueError that suggests `--size` if the memory of a GPU or of the machine ran out.
+def smaller_size(size: int | None) -> str:
+    """Returns advice on `--size`, if memory ran out at the given one."""
+    return "give --size, such as 512" if size is None else f"give a --size below {size}"
 
-    Args:
-        size: the `--size` that was given.
-    """
+
+@contextmanager
+def out_of_memory_told(path: Path, source: Float[Tensor, "1 3 h w"], remedy: str) -> Iterator[None]:
+    """Raises ValueError with this remedy if the memory of a GPU or of the machine ran out."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not devices.is_out_of_memory(error):
             raise
         h, w = source.shape[-2:]
-        remedy = "give --size, such as 512" if size is None else f"give a --size below {size}"
         raise ValueError(f"{path}: out of memory at {w} x {h} pixels; {remedy}") from None

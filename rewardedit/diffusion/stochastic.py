@@ -25,7 +25,13 @@ from torch import Tensor
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.diffusion.families.flow import FlowEditor
 from rewardedit.diffusion.rollout import RolloutConfig
-from rewardedit.diffusion.schedulers import FLOW, pred_x0_coefficients, require_between, step_options
+from rewardedit.diffusion.schedulers import (
+    FLOW,
+    ddim_alphas,
+    pred_x0_coefficients,
+    require_between,
+    step_options,
+)
 
 Sampler = Literal["sde", "cps", "ddim"]
 MOST_NOISE = {"sde": math.inf, "cps": 1.0, "ddim": 1.0}
@@ -172,14 +178,6 @@ def sde_scale(scheduler: Any, noise_level: float, index: int) -> float:
     """s = a · √(σ / (1 − min(σ, σ₁))), the SDE's noise per square root of time (Flow-GRPO)."""
     sigma = float(scheduler.sigmas[index])
     return noise_level * (sigma / (1 - min(sigma, float(scheduler.sigmas[1])))) ** 0.5
-
-
-def ddim_alphas(scheduler: Any, index: int) -> tuple[float, float]:
-    """ᾱ before and after step `index` of DDIM's schedule."""
-    t = int(scheduler.timesteps[index])
-    following = t - scheduler.config.num_train_timesteps // scheduler.num_inference_steps
-    after = scheduler.final_alpha_cumprod if following < 0 else scheduler.alphas_cumprod[following]
-    return float(scheduler.alphas_cumprod[t]), float(after)
 
 
 def transition(

@@ -81,6 +81,15 @@ class Pair:
             return 0
         return 1 if self.difference.value > 0 else -1
 
+    @property
+    def turned(self) -> "Pair":
+        """The same comparison as b − a."""
+        of = self.difference
+        rate = self.win_rate
+        difference = replace(of, value=-of.value, ci95=(-of.ci95[1], -of.ci95[0]))
+        win_rate = replace(rate, value=1 - rate.value, ci95=(1 - rate.ci95[1], 1 - rate.ci95[0]))
+        return Pair(self.b, self.a, difference, win_rate, self.losses, self.ties, self.wins, self.p)
+
 
 @dataclass(frozen=True)
 class ByScorer:
@@ -114,7 +123,7 @@ class ByScorer:
             if (pair.a, pair.b) == (a, b):
                 return pair
             if (pair.a, pair.b) == (b, a):
-                return _turned(pair)
+                return pair.turned
         raise KeyError((a, b))
 
 
@@ -259,15 +268,6 @@ def _corrected_over_kinds(kinds: Mapping[str, list[Pair]], n: int) -> dict[str, 
         for kind, pair in zip(kinds, own, strict=True):
             corrected[kind].append(pair)
     return corrected
-
-
-def _turned(pair: Pair) -> Pair:
-    """The same comparison as b − a."""
-    of = pair.difference
-    rate = pair.win_rate
-    difference = replace(of, value=-of.value, ci95=(-of.ci95[1], -of.ci95[0]))
-    win_rate = replace(rate, value=1 - rate.value, ci95=(1 - rate.ci95[1], 1 - rate.ci95[0]))
-    return Pair(pair.b, pair.a, difference, win_rate, pair.losses, pair.ties, pair.wins, pair.p)
 
 
 def _strengths(wins: np.ndarray, source: Sequence[Hashable], seed: int) -> list[Estimate]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,14 @@ from rewardedit.data.editor_rows import EditorRows
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.evaluation.editors import EditorScores, Pair, compare_editors, holm
 from rewardedit.files import to_json
-from rewardedit.images import resize, to_float
+from rewardedit.images import resize
 from rewardedit.processes import processes
 from rewardedit.scorers.vlm_pairs import PairJudge, PairOfEdits, PairVerdict
 from rewardedit.stages.stage import stage
 from rewardedit.untrusted import read_json_file
 
-SHARD = 16  # pairs that are judged, and kept, together
+SHARD = 16  # pairs that are kept together
+PIXELS = 2**24  # of the sources of pairs that are asked about at a time; the last pair may go beyond
 Record = dict[str, Any]
 
 
@@ -42,10 +43,15 @@ class JudgedPair:
 
 
 def judge_pairs(
-    rows: EditorRows, folder: Path, made_of: Any, load: Callable[[], PairJudge], size: int | None = None
+    rows: EditorRows,
+    editors: tuple[str, str],
+    folder: Path,
+    made_of: Any,
+    load: Callable[[], PairJudge],
+    size: int | None = None,
 ) -> list[Record]:
-    """Verdicts on the edits of all two editors by the same request, kept in a folder: what is judged is not
-    judged again.
+    """Verdicts on two editors' edits by the same requests, kept in a folder: what is judged is not judged
+    again.
 
     Args:
         made_of: everything that the verdicts depend on.
@@ -54,14 +60,12 @@ def judge_pairs(
 
     Returns:
         A record for each pair, with the editors a and b, the request, the source's id, `better` (a, b, tie,
-        or None), the answers in both orders, and the reason where there is no verdict.
-
-    Raises:
-        ValueError: if no two editors have edits of one request.
+        or None), the answers in both orders, and the reason where there is no verdict. None if the editors
+        have no request in common.
     """
-    asked = _pairs_in(rows)
+    asked = _pairs_of(rows, *editors)
     if not asked:
-        raise ValueError("expected edits of one request by two editors; there are none")
+        return []
     shards = [asked[i : i + SHARD] for i in range(0, len(asked), SHARD)]
     prepared = PreparedRows(rows, size)
 
@@ -78,30 +82,38 @@ def judge_pairs(
     return records
 
 
-def _pairs_in(rows: EditorRows) -> list[tuple[int, int]]:
-    """Numbers of the rows of all two editors for the same requests."""
-    by_request: dict[str, list[int]] = {}
-    for number, request in enumerate(rows.requests):
-        by_request.setdefault(request, []).append(number)
-    pairs = []
-    for numbers in by_request.values():
-        pairs += combinations(numbers, 2)
-    return pairs
+def _pairs_of(rows: EditorRows, a: str, b: str) -> list[tuple[int, int]]:
+    """Numbers of two editors' rows for the same requests."""
+    by_editor: dict[str, dict[str, int]] = {a: {}, b: {}}
+    for number, (editor, _) in enumerate(rows.rows):
+        if editor in by_editor:
+            by_editor[editor][rows.requests[number]] = number
+    others = by_editor[b]
+    return [(number, others[request]) for request, number in by_editor[a].items() if request in others]
 
 
 def _judged(
     rows: EditorRows, prepared: PreparedRows, pairs: Sequence[tuple[int, int]], judge: PairJudge
 ) -> list[Record]:
-    """The records of pairs; one with an image that cannot be read has no verdict."""
+    """The records of pairs; one with an image that cannot be read has no verdict.
+
+    The images of as many pairs as have `PIXELS` are in memory at a time.
+    """
     edits: dict[tuple[int, int], PairOfEdits] = {}
     verdicts: dict[tuple[int, int], PairVerdict] = {}
+    pixels = 0
     for pair in pairs:
         first, second = (prepared[number] for number in pair)
         faults = [sample.reason for sample in (first, second) if isinstance(sample, Unreadable)]
         if faults:
             verdicts[pair] = PairVerdict(None, (None, None), faults[0])
-        else:
-            edits[pair] = _of_one_size(first, second)
+            continue
+        edits[pair] = _of_one_size(first, second)
+        pixels += first.source[0].numel()
+        if pixels >= PIXELS:
+            verdicts |= zip(edits, judge(list(edits.values())), strict=True)
+            edits.clear()
+            pixels = 0
     verdicts |= zip(edits, judge(list(edits.values())), strict=True)
 
     records = []
@@ -126,8 +138,8 @@ def _judged(
 def _of_one_size(first: PixelSample, second: PixelSample) -> PairOfEdits:
     """Two edits at the size of the first one's source."""
     size = (first.source.shape[-2], first.source.shape[-1])
-    source, edited, other = (to_float(image) for image in (first.source, first.edited, second.edited))
-    return PairOfEdits(first.instruction, source, edited, resize(other[None], size)[0])
+    assert second.edited is not None
+    return PairOfEdits(first.instruction, first.source, first.edited, resize(second.edited[None], size)[0])
 
 
 def compare_judged(records: Sequence[Record], seed: int = 0) -> list[JudgedPair]:
@@ -163,17 +175,31 @@ def judged_sentences(found: Sequence[JudgedPair], judge: str) -> list[str]:
         pair = one.pair
         n = pair.wins + pair.ties + pair.losses
         if not n:
-            lines.append(f"Pairs by {judge}: no verdict on {pair.a} and {pair.b} ({one.invalid} pairs).")
+            lines.append(f"Pairs by {judge}: no verdict on {pair.a} and {pair.b} ({_pairs(one.invalid)}).")
             continue
-        first, second = (pair.a, pair.b) if pair.win_rate.value >= 0.5 else (pair.b, pair.a)
-        rate = pair.win_rate.value if first == pair.a else 1 - pair.win_rate.value
-        low, high = pair.win_rate.ci95 if first == pair.a else [1 - end for end in pair.win_rate.ci95[::-1]]
-        verdict = "is better than" if pair.clear else "wins more often, but no difference can be told to"
-        invalid = f", {one.invalid} pairs have no verdict" if one.invalid else ""
+        invalid = f"; {_pairs(one.invalid)} without a verdict" if one.invalid else ""
         lines.append(
-            f"Pairs by {judge}: {first} {verdict} {second}: wins {100 * rate:.0f} % "
-            f"[{100 * low:.0f} to {100 * high:.0f}] of {n} pairs, a tie counting half; the orders disagree "
+            f"Pairs by {judge}: {_verdict(pair)} of {_pairs(n)}, a tie counting half; the orders disagree "
             f"on {pair.ties} of them; {100 * one.first_shown:.0f} % of the answers prefer the edit shown "
             f"first{invalid}."
         )
     return lines
+
+
+def _pairs(n: int) -> str:
+    return f"{n} pair{'' if n == 1 else 's'}"
+
+
+def _verdict(pair: Pair) -> str:
+    """The better editor with its share of wins and their interval, or why there is no interval."""
+    if pair.win_rate.value < 0.5:
+        pair = pair.turned
+    rate = pair.win_rate
+    low, high = rate.ci95
+    within = f"[{100 * low:.0f} to {100 * high:.0f}]" if isfinite(low) else f"({rate.reason})"
+    wins = f"{pair.a} wins {100 * rate.value:.0f} % {within}"
+    if pair.clear:
+        return f"{pair.a} is better than {pair.b}: {wins}"
+    if rate.value == 0.5:
+        return f"no difference can be told between {pair.a} and {pair.b}: {wins}"
+    return f"{pair.a} wins more often, but no difference can be told to {pair.b}: {wins}"

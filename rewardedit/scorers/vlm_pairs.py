@@ -6,14 +6,15 @@ MT-Bench): each pair is asked about in both orders, and is a tie where they disa
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
+from rewardedit.images import to_float
+from rewardedit.images.reading import Pixels
 from rewardedit.language.answers import Answer, AnswerError, normalised
 from rewardedit.language.endpoint import Endpoint
 from rewardedit.language.model_hash import model_hash
@@ -45,12 +46,12 @@ _LETTER = re.compile(r"(?:editor |image )?([AB])[ .!]*", re.I)
 
 @dataclass(frozen=True)
 class PairOfEdits:
-    """Two edits of one source by one instruction, RGB in [0, 1], all of one size."""
+    """Two edits of one source by one instruction: RGB (3, h, w) of one size, as bytes or in [0, 1]."""
 
     instruction: str
-    source: Float[Tensor, "3 h w"]
-    first: Float[Tensor, "3 h w"]
-    second: Float[Tensor, "3 h w"]
+    source: Pixels
+    first: Pixels
+    second: Pixels
 
 
 @dataclass(frozen=True)
@@ -142,20 +143,25 @@ class PairJudge(nn.Module):
         Raises:
             EndpointError: as `ByEndpoint`.
         """
-        orders = []
+        orders = self._orders(pairs)
+        answers = self._ask_endpoint(orders) if isinstance(self.judge, Endpoint) else self._ask_model(orders)
+        return [verdict(*answers[i : i + 2]) for i in range(0, len(answers), 2)]
+
+    def _orders(self, pairs: Sequence[PairOfEdits]) -> Iterator[tuple[Chat, Tensor]]:
+        """Questions with their images (3, 3, h, w) in [0, 1], each pair in both orders, made one by one: as
+        floating-point all of them would take eight times the memory of the pairs.
+        """
         for pair in pairs:
             told = self._chat(pair.instruction)
             for edits in ((pair.first, pair.second), (pair.second, pair.first)):
-                orders.append((told, torch.stack([pair.source, *edits])))
-        answers = self._ask_endpoint(orders) if isinstance(self.judge, Endpoint) else self._ask_model(orders)
-        return [verdict(*answers[i : i + 2]) for i in range(0, len(answers), 2)]
+                yield told, torch.stack([to_float(image) for image in (pair.source, *edits)])
 
     def _chat(self, instruction: str) -> Chat:
         text = QUESTION.format(instruction=without(self.reserved, instruction)) + FORMS[self.answer]
         images = [{"type": "image"}] * 3
         return [{"role": "user", "content": [*images, {"type": "text", "text": text}]}]
 
-    def _ask_endpoint(self, orders: list[tuple[Chat, Tensor]]) -> list[Answer]:
+    def _ask_endpoint(self, orders: Iterable[tuple[Chat, Tensor]]) -> list[Answer]:
         assert isinstance(self.judge, Endpoint)
         chats = [messages(told, images) for told, images in orders]
         answers = self.judge.answer(chats, self.max_new_tokens)
@@ -164,7 +170,7 @@ class PairJudge(nn.Module):
                 raise answer
         return answers
 
-    def _ask_model(self, orders: list[tuple[Chat, Tensor]]) -> list[Answer]:
+    def _ask_model(self, orders: Iterable[tuple[Chat, Tensor]]) -> list[Answer]:
         """The answers of a model in this process, to one order after another."""
         vlm = self.judge
         assert isinstance(vlm, Vlm)

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 
 from rewardedit.models.extras import install_command
 from rewardedit.serving.batching import FAILED
-from rewardedit.serving.run import SIGNALS, address_of, listen
+from rewardedit.serving.run import SIGNALS, listen, url_of
 from rewardedit.serving.scorer_set import LoadedScorers, ScorerSet
-from rewardedit.serving.settings import ServeConfig
+from rewardedit.serving.settings import TOKEN, ServeConfig
 from rewardedit.untrusted import printable
 
 NAME = "rewardedit"
@@ -78,32 +78,83 @@ def run_on_ray_serve(scorers: ScorerSet, config: ServeConfig) -> None:
     """Deploys the application on the Ray cluster at RAY_ADDRESS, or on this machine, until SIGTERM or SIGINT.
 
     Raises:
-        ValueError: if Ray Serve is not installed, the address cannot be listened on, or the scorers cannot be
-            loaded.
+        ValueError: if Ray Serve is not installed, the address cannot be listened on, a Ray Serve that runs on
+            the cluster has no place for the application, or the scorers cannot be loaded.
     """
     serve = _ray_serve()
     import ray
 
-    with listen(config) as listener:  # Ray reports late that it cannot, and not which port it took for 0
-        port = listener.getsockname()[1]
-        names = ", ".join(scorers.specs)
-        print(f"loading {names} for {address_of(listener)} (its page: /docs)", file=sys.stderr, flush=True)
-    if not ray.is_initialized():
+    is_own_ray = not ray.is_initialized()
+    if is_own_ray:
         ray.init(log_to_driver=False)
-    gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
-    serve.start(http_options={"host": config.host, "port": port})
+    try:
+        is_shared = _has_place(config)
+        port = config.port
+        if not is_shared:
+            # Ray reports late that it cannot listen, and not which port it took for 0
+            with listen(config) as listener:
+                port = listener.getsockname()[1]
+        names = ", ".join(scorers.specs)
+        address = url_of(config.host, port)
+        print(f"loading {names} for {address} (its page: /docs)", file=sys.stderr, flush=True)
+        if not is_shared:
+            serve.start(http_options={"host": config.host, "port": port})
+        gpus = 1.0 if ray.cluster_resources().get("GPU", 0) else 0.0
+        try:
+            _run(serve, ray_application(scorers, config, gpus))
+        finally:
+            if not is_shared and not serve.status().applications:  # others may have come
+                serve.shutdown()
+    finally:
+        if is_own_ray:
+            ray.shutdown()
+
+
+def _has_place(config: ServeConfig) -> bool:
+    """True if a Ray Serve that runs on the cluster has a place for the application; False if none runs.
+
+    Raises:
+        ValueError: if it listens on another address than the settings', which it would not follow; without a
+            token; if another application is at / or has this one's name.
+    """
+    from ray.serve.context import _get_global_client  # no public function tells where Ray Serve listens
+
+    client = _get_global_client(raise_if_no_controller_running=False)
+    if client is None:
+        return False
+    at = client.http_config
+    if (at.host, at.port) != (config.host, config.port):
+        raise ValueError(
+            f"expected --host {at.host} --port {at.port}, on which the cluster's Ray Serve listens; got "
+            f"{config.host} and {config.port}; give these, or take another cluster"
+        )
+    if config.token is None:
+        raise ValueError(
+            f"the cluster's Ray Serve is shared: expected a token; got none; set {TOKEN}, e.g. to the output "
+            "of: openssl rand -hex 32"
+        )
+    for name, application in client.get_serve_details()["applications"].items():
+        if name == NAME or application["route_prefix"] == "/":
+            raise ValueError(
+                f"expected a Ray Serve whose / is free; {printable(name, 100)} is there; delete it, or take "
+                "another cluster"
+            )
+    return True
+
+
+def _run(serve: Any, application: Any) -> None:
+    """Runs the application until SIGTERM or SIGINT."""
+    from ray.serve.exceptions import RayServeException
+
     try:
         try:
-            serve.run(ray_application(scorers, config, gpus), name=NAME, route_prefix="/")
-        except RuntimeError as error:
+            serve.run(application, name=NAME, route_prefix="/")
+        except (RuntimeError, RayServeException) as error:
             raise ValueError(_reason(serve, str(error))) from error
         print("ready", file=sys.stderr, flush=True)
         _wait_for_signal()
     finally:
         serve.delete(NAME)  # once its replicas have answered what they accepted
-        if not serve.status().applications:  # others' on a cluster stay
-            serve.shutdown()
-        ray.shutdown()
 
 
 def _reason(serve: Any, told: str) -> str:

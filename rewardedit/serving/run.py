@@ -113,7 +113,11 @@ def run_until_ended(server: uvicorn.Server, listener: socket.socket) -> None:
 
 def address_of(listener: socket.socket) -> str:
     """The address that a socket listens on, as a browser takes it."""
-    host, port = listener.getsockname()[:2]
+    return url_of(*listener.getsockname()[:2])
+
+
+def url_of(host: str, port: int) -> str:
+    """The address of a host and a port, as a browser takes it."""
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}"
 

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from rewardedit import cli, load_editor, load_scorer
+from rewardedit.app.routes import GONE, REFUSED
 from rewardedit.app.settings import AppConfig
 from rewardedit.app.workbench import Workbench
 from rewardedit.images import load_image, to_pil
@@ -72,7 +73,9 @@ def page_of(folder: Path, **settings):
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    with page_of(tmp_path_factory.mktemp("uploads")) as client:
+    folder = tmp_path_factory.mktemp("page") / "uploads"
+    folder.mkdir()
+    with page_of(folder) as client:
         yield client
 
 
@@ -175,6 +178,15 @@ def test_nothing_but_uploads_is_read(path, page):
         assert page.post(f"/gradio_api/{route}", json=body).status_code == 422
 
 
+def test_the_page_is_told_why_files_are_refused(page):
+    photo = upload(page, encoded(picture(1)))
+    Path(photo["path"]).unlink()  # as gradio does after an hour
+    reasons = {GONE: join(page, photo), REFUSED: join(page, [photo, file_of("/etc/passwd")])}
+    for reason, answer in reasons.items():
+        assert answer.status_code == 422
+        assert answer.json() == {"error": reason, "detail": reason}
+
+
 def test_an_address_in_data_is_not_read(page):
     content = base64.b64encode(encoded(picture(1))).decode()
     photo = upload(page, encoded(picture(1))) | {"url": f"data:image/png;base64,{content}"}
@@ -217,6 +229,7 @@ def test_the_page_loads_nothing_from_elsewhere(page):
     assert page.get("/config").json()["analytics_enabled"] is False
 
 
+@pytest.mark.slow
 def test_a_second_user_waits(page):
     photo = upload(page, encoded(picture(1)))
     together.clear()
@@ -238,6 +251,7 @@ def test_an_example_fills_the_fields(page):
     assert (load_image(io.BytesIO(content)) - SAMPLES.source[1]).abs().max() < 1 / 255
 
 
+@pytest.mark.slow
 def test_browsers_ask_for_the_token(tmp_path):
     with page_of(tmp_path, token=TOKEN) as page:
         refused = page.get("/")

@@ -90,9 +90,28 @@ def test_a_candidate_without_a_score_comes_last(editor):
 def test_a_large_image_is_scaled_to_the_editor(editor):
     large = torch.rand(3, 150, 100)
     small = torch.rand(3, 40, 40)
-    for image, size, expected in ((large, None, (64, 96)), (small, None, (40, 40)), (small, 48, (48, 48))):
-        ranking = workbench(editor, size=size).edit(EditRequest(image, "x", 1, "l1"))
+    long = torch.rand(3, 70, 280)
+    cases = [
+        (large, None, (64, 96)),
+        (small, None, (40, 40)),
+        (small, 48, (48, 48)),
+        (long, None, (180, 44)),  # √8 · 64 and √½ · 64 pixels, as near as multiples of 4 come
+    ]
+    for image, size, expected in cases:
+        ranking = workbench(editor, size=size).edit(EditRequest(image, "x", 1, "l1", steps=1))
         assert ranking.candidates[0].edited.size == expected
+
+
+def test_memory_that_ran_out_is_told_to_users(editor):
+    def too_large(batch):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    whoever = "ask whoever runs this page to give"
+    smaller = f"upload a smaller image, or {whoever} --size, such as 512"
+    for size, remedy in ((None, smaller), (64, f"{whoever} a --size below 64")):
+        bench = workbench(editor, {"large": FunctionScorer(too_large)}, size=size)
+        with pytest.raises(ValueError, match=f"^image: out of memory at 64 x 64 pixels; {remedy}$"):
+            bench.edit(EditRequest(SOURCE, "x", 1, "large", steps=1))
 
 
 def test_what_cannot_be_asked_for_is_refused(editor):
@@ -100,6 +119,7 @@ def test_what_cannot_be_asked_for_is_refused(editor):
     faults = [
         (EditRequest(SOURCE, "x", 3, "l1"), "candidates: expected a number from 1 to 2; got 3"),
         (EditRequest(SOURCE, "x", 1, "l1", ("clip_t",)), "scorers: expected some of brightness, l1; got"),
+        (EditRequest(torch.rand(3, 9, 80), "x", 1, "l1"), "image: expected a longer side of at most 8 times"),
     ]
     for request, message in faults:
         with pytest.raises(ValueError, match=message):

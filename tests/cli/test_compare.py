@@ -42,6 +42,15 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
+def write_instructions(folders, words: str) -> None:
+    """Replaces each instruction by one with these words."""
+    rows = list(csv.reader((folders / "asked.csv").open()))
+    with (folders / "asked.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [rows[0], *([name, f"{words}, {name}", kind] for name, _, kind in rows[1:])]
+        )
+
+
 def compare(*words) -> int:
     asked = ("--sources", "S", "--instructions", "asked.csv")
     return main(["compare", *words, *asked, "--scorer", "l1"])
@@ -175,9 +184,10 @@ def test_pairs_are_judged_in_both_orders(folders, server, capsys):
     words = ("A", "B", "--judge-pairs", server, "--out", "out")
     assert compare(*words) == 0
     said = capsys.readouterr().out
-    assert "Pairs by dark: A is better than B: wins 100 % [100 to 100] of 7 pairs" in said
-    assert (
-        "the orders disagree on 0 of them; 50 % of the answers prefer the edit shown first, 1 pairs" in said
+    assert said.splitlines()[-1] == (
+        "Pairs by dark: A is better than B: A wins 100 % [100 to 100] of 7 pairs, a tie counting half; the "
+        "orders disagree on 0 of them; 50 % of the answers prefer the edit shown first; 1 pair without a "
+        "verdict."
     )
     kept = json.loads((folders / "out/pairs.json").read_text())
     (pair,) = kept["pairs"]
@@ -191,18 +201,33 @@ def test_pairs_are_judged_in_both_orders(folders, server, capsys):
     assert count == 14
     assert compare(*words) == 0  # what was judged is kept
     assert len(Darker.seen) == count
+    waits = f"{{checkpoint: '{server}', retries: 1, timeout: 60}}"
+    assert compare("C", "B", "A", "--judge-pairs", waits, "--out", "out") == 0
+    assert len(Darker.seen) == count + 2 * (7 + 8)  # of C with A and with B
+    assert len(json.loads((folders / "out/pairs.json").read_text())["verdicts"]) == 3 * N
+    capsys.readouterr()
+
+
+def test_scores_are_shown_whatever_the_judge_of_pairs_does(folders, server, capsys):
+    write_instructions(folders, "busy")
+    judge = f"{{checkpoint: '{server}', retries: 0}}"
+    assert compare("A", "B", "--judge-pairs", judge, "--out", "out") != 0
+    said = capsys.readouterr()
+    assert said.out.startswith("L1 similarity: B is better than A")
+    assert "503" in said.err
+    assert (folders / "out/comparison.json").is_file()
 
 
 def test_a_judge_with_a_favourite_place_ties(folders, server, capsys):
-    rows = list(csv.reader((folders / "asked.csv").open()))
-    with (folders / "asked.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [rows[0], *([name, f"first place, {name}", kind] for name, _, kind in rows[1:])]
-        )
+    write_instructions(folders, "first place")
     assert compare("B", "A", "C", "--judge-pairs", f"{{checkpoint: '{server}', retries: 1}}") == 0
     said = capsys.readouterr().out
-    assert "but no difference can be told to" in said
-    assert "the orders disagree on 8 of them; 100 % of the answers prefer the edit shown first." in said
+    for a, b in (("A", "B"), ("A", "C"), ("B", "C")):
+        assert (
+            f"Pairs by dark: no difference can be told between {a} and {b}: {a} wins 50 % [50 to 50] of 8 "
+            "pairs, a tie counting half; the orders disagree on 8 of them; 100 % of the answers prefer the "
+            "edit shown first.\n"
+        ) in said
     assert (
         main(["compare", "A", "B", "--judge-pairs", "{model: x}", "--sources", "S", "--instruction", "x"])
         == 2

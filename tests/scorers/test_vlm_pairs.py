@@ -66,17 +66,17 @@ def server() -> Iterator[str]:
     running.server_close()
 
 
-def pair(first: float, second: float, instruction: str = "make it darker", size: int = 16) -> PairOfEdits:
+def pair(first: float, second: float, instruction: str = "make it darker") -> PairOfEdits:
     """Two gray edits of these values."""
-    shape = (3, size, size)
-    images = (torch.full(shape, value) for value in (0.5, first, second))
+    images = (torch.full((3, 16, 16), value) for value in (0.5, first, second))
     return PairOfEdits(instruction, *images)
 
 
 def test_both_orders_of_an_endpoint_agree_or_tie(server):
     judge = PairJudge.from_pretrained(server)
     pairs = [pair(0.2, 0.8), pair(0.8, 0.2), pair(0.2, 0.8, "first place"), pair(0.2, 0.8, "no answer")]
-    found = judge([*pairs, pair(0.9, 0.1, size=24)])
+    of_bytes = [torch.full((3, 24, 24), value, dtype=torch.uint8) for value in (128, 230, 25)]
+    found = judge([*pairs, PairOfEdits("make it darker", *of_bytes)])
     assert [one.better for one in found] == ["first", "second", "tie", None, "second"]
     assert [one.answers for one in found[:3]] == [("A", "B"), ("B", "A"), ("A", "A")]
     assert found[3].reason == "neither A nor B could be read; the model answered 'Both are fine.'"

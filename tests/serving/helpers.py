@@ -123,9 +123,9 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        found = re.search(r"http://\S+", "".join(self.lines))
+        found = re.search(r" for (http://\S+)", "".join(self.lines))  # Ray names its own address before
         assert found, self.lines
-        return found[0]
+        return found[1]
 
     def __enter__(self) -> "ServerProcess":
         assert self.ready.wait(300), self.lines
