@@ -211,8 +211,7 @@ def transition(
     if noise.sampler == "cps":
         clean = x - sigma * pred
         eps = x + (1 - sigma) * pred
-        of_eps = max(sigma_next**2 - std**2, 0.0) ** 0.5
-        return Transition((1 - sigma_next) * clean + of_eps * eps, std, unit=True)
+        return Transition((1 - sigma_next) * clean + (sigma_next**2 - std**2) ** 0.5 * eps, std, unit=True)
     dt = sigma_next - sigma
     drift = sde_scale(scheduler, noise.noise_level, index) ** 2 / (2 * sigma)
     return Transition(x * (1 + drift * dt) + pred * ((1 + drift * (1 - sigma)) * dt), std)

@@ -185,6 +185,7 @@ def test_a_run_ends_with_a_lora_that_was_watched(tiny_editor, tmp_path):
     assert load_editor(str(out)).pipe.get_list_adapters() == {"unet": ["default_0"]}
 
 
+@pytest.mark.slow
 def test_the_plan_counts_calls_of_the_denoiser(tiny_editor):
     lines = plan(config_of(tiny_editor, {"micro_batch_size": 3}, kl_weight=0.1))
     assert "UNet calls an update: 4 with gradient on 3 rows, 10 without on 3 rows" in lines
