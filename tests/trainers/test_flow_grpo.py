@@ -28,7 +28,8 @@ from rewardedit.trainers.flow_grpo import (
     tune,
 )
 from rewardedit.training.groups import group_advantages
-from rewardedit.training.online import OnlineInputs, prepare, with_data
+from rewardedit.training.monitor import HackingMonitor, fixed_prompts
+from rewardedit.training.online import OnlineInputs, load_rewards, prepare, with_data
 from rewardedit.training.trainable import TrainConfig
 from tests.editors import tiny_kontext
 from tests.forks import launch, run_here
@@ -177,9 +178,14 @@ def test_the_better_of_two_becomes_likelier(noise_mask, tiny_editor, inputs, tmp
 
 @pytest.mark.slow
 def test_a_run_ends_with_a_lora_that_was_watched(tiny_editor, tmp_path):
-    out = train(config_of(tiny_editor), tmp_path / "run")
+    config = config_of(tiny_editor)
+    out = train(config, tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "monitor.json").read_text())
     assert [look["step"] for look in looks["checks"]] == [0, 2]
+    prompts = fixed_prompts(with_data(config).data, config.monitor)
+    unguided = HackingMonitor(*prompts, load_rewards(config), tmp_path, config.monitor, 1, None, (1.0, 1.0))
+    expected = unguided.evaluate(load_editor(tiny_editor))
+    assert looks["checks"][0]["l1"] == pytest.approx(expected["l1"], abs=1e-6), "as rollouts are"
     assert looks["sweep"][0]["l1"] == pytest.approx(looks["checks"][0]["l1"], abs=1e-6)
     assert looks["sweep"][-1]["l1"] != looks["sweep"][0]["l1"]
     assert load_editor(str(out)).pipe.get_list_adapters() == {"unet": ["default_0"]}
