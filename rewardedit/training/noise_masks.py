@@ -51,7 +51,7 @@ def require_masks(mask: ScorerSpec | None, rows: Rows) -> None:
     """
     if mask != GIVEN:
         return
-    looked = range(0, len(rows), -(-len(rows) // LOOKED))
+    looked = range(0, len(rows), max(1, -(-len(rows) // LOOKED)))
     for row in looked:
         try:
             if rows[row].mask is not None:
