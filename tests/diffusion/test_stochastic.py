@@ -54,7 +54,7 @@ def velocity(x: torch.Tensor, sigma: float) -> torch.Tensor:
 def spread(steps: int, first: float, noise: NoiseConfig) -> float:
     """Standard deviation of samples of the Gaussian, drawn by its exact velocity."""
     generator = torch.Generator().manual_seed(7)
-    scheduler = schedule(steps, first)
+    scheduler: Any = schedule(steps, first)
     x = torch.randn(200_000, 1, 1, 1, generator=generator)
     for i in range(steps):
         moves = transition(scheduler, noise, i, velocity(x, float(scheduler.sigmas[i])), x)
@@ -141,7 +141,8 @@ def made() -> dict[str, Any]:
     return {}
 
 
-@pytest.fixture(params=FLOW_EDITORS)
+# klein's steps are those of the others
+@pytest.fixture(params=["kontext", pytest.param("klein", marks=pytest.mark.slow), "qwen"])
 def flow(request, made, monkeypatch):
     small_qwen_area(monkeypatch)
     if request.param not in made:

@@ -139,6 +139,7 @@ def test_a_run_resumed_in_the_middle_of_a_rollout_equals_it(whole, tiny_editor, 
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
+@pytest.mark.slow  # tests/trainers/test_nft.py has rewards without spread too
 def test_equal_rewards_train_nothing(tiny_editor, inputs, tmp_path):
     watching = replace(inputs.watching, reward=Indifferent())
     out = tune(
