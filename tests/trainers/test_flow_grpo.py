@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores, load_editor
 from rewardedit.cli.recipes import load_recipe
+from rewardedit.config import build
 from rewardedit.diffusion.stochastic import NoiseConfig, Transition
 from rewardedit.files import read_log
 from rewardedit.prepared import Prepared
@@ -27,7 +28,9 @@ from rewardedit.trainers.flow_grpo import (
     tune,
 )
 from rewardedit.training.groups import group_advantages
-from rewardedit.training.online import OnlineInputs, prepare, with_data
+from rewardedit.training.monitor import HackingMonitor, fixed_prompts
+from rewardedit.training.online import OnlineInputs, load_rewards, prepare, with_data
+from rewardedit.training.trainable import TrainConfig
 from tests.editors import tiny_kontext
 from tests.forks import launch, run_here
 from tests.online import REWARD, settings
@@ -136,6 +139,7 @@ def test_a_run_resumed_in_the_middle_of_a_rollout_equals_it(whole, tiny_editor, 
     assert all(torch.equal(found[name], weight) for name, weight in expected.items())
 
 
+@pytest.mark.slow  # tests/trainers/test_nft.py has rewards without spread too
 def test_equal_rewards_train_nothing(tiny_editor, inputs, tmp_path):
     watching = replace(inputs.watching, reward=Indifferent())
     out = tune(
@@ -175,14 +179,20 @@ def test_the_better_of_two_becomes_likelier(noise_mask, tiny_editor, inputs, tmp
 
 @pytest.mark.slow
 def test_a_run_ends_with_a_lora_that_was_watched(tiny_editor, tmp_path):
-    out = train(config_of(tiny_editor), tmp_path / "run")
+    config = config_of(tiny_editor)
+    out = train(config, tmp_path / "run")
     looks = json.loads((tmp_path / "run" / "monitor.json").read_text())
     assert [look["step"] for look in looks["checks"]] == [0, 2]
+    prompts = fixed_prompts(with_data(config).data, config.monitor)
+    unguided = HackingMonitor(*prompts, load_rewards(config), tmp_path, config.monitor, 1, None, (1.0, 1.0))
+    expected = unguided.evaluate(load_editor(tiny_editor))
+    assert looks["checks"][0]["l1"] == pytest.approx(expected["l1"], abs=1e-6), "as rollouts are"
     assert looks["sweep"][0]["l1"] == pytest.approx(looks["checks"][0]["l1"], abs=1e-6)
     assert looks["sweep"][-1]["l1"] != looks["sweep"][0]["l1"]
     assert load_editor(str(out)).pipe.get_list_adapters() == {"unet": ["default_0"]}
 
 
+@pytest.mark.slow
 def test_the_plan_counts_calls_of_the_denoiser(tiny_editor):
     lines = plan(config_of(tiny_editor, {"micro_batch_size": 3}, kl_weight=0.1))
     assert "UNet calls an update: 4 with gradient on 3 rows, 10 without on 3 rows" in lines
@@ -196,12 +206,20 @@ def test_the_plan_counts_calls_of_the_denoiser(tiny_editor):
         ({"clip_range": 0.0}, "clip_range: expected above 0"),
         ({"kl_weight": -1.0}, "kl_weight: expected at least 0"),
         ({"noise": NoiseConfig("ddim", 0.7, 3)}, "noise_steps: expected 1 to 2"),
+        ({"train": TrainConfig(lora_rank=2, min_snr=5.0, batch_size=6)}, r"train\.min_snr: has no effect"),
         ({"reward": replace(REWARD, group_size=4)}, r"train\.batch_size: expected whole groups of 4"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, message, tiny_editor):
     with pytest.raises(ValueError, match=message):
-        config_of(tiny_editor, **changes)
+        replace(config_of(tiny_editor), **changes)
+
+
+def test_some_noise_settings_leave_the_others_alone():
+    values = {"name": "x", "data": {"name": "shapes"}, "reward": {"scorer": "adiee"}}
+    config = build(Config, {**values, "noise": {"sampler": "ddim"}, "train": {"lr": 1e-4}})
+    assert config.noise == NoiseConfig("ddim", noise_steps=2)
+    assert config.train.lora_rank == 32
 
 
 def test_a_sampler_that_does_not_fit_is_refused_early(tiny_editor, tmp_path):
