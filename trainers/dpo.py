@@ -11,7 +11,8 @@ worst of each group of edits that the current editor makes of a source; the refe
 editor every `preference.reference_every` updates.
 
 Deviations from the paper's code: a LoRA is trained; optionally the errors are weighed by a region, and the
-preferred edits' diffusion loss is added; with guidance, the online form compares guided predictions.
+preferred edits' diffusion loss is added; with guidance, the online form compares guided predictions, while
+the diffusion loss is that of predictions without it.
 
 Command: rewardedit train instruct-pix2pix-dpo
 """
@@ -87,6 +88,8 @@ class Config(OnlineRecipe):
             raise ValueError(
                 "train.null_text_target, train.min_snr: have no effect on pairs of edits; leave them out"
             )
+        if self.reward.noise_mask is None:
+            require_unset(self.preference, ("unmasked",), "without reward.noise_mask; give that too")
         if self.pairs == "data":
             require_unset(self.reward, OF_ROLLOUTS, "on pairs of data; leave it out, or take pairs=rollouts")
             own = ("times", "reference_every")
@@ -110,7 +113,8 @@ def plan(config: Config) -> list[str]:
         lines = [preference_plan.pairs_line(recipe), f"variants: {', '.join(config.variants)}"]
         return [*lines, *comparison_plan(config.evaluate)]
 
-    needs = memory_of_feedback(config, editor, scorers, preference_plan.memory_of_stages)
+    stages = preference_plan.memory_of_recipe(recipe)
+    needs = memory_of_feedback(config, editor, scorers, stages)
     fitted = Lazy(lambda: fit_training(config.train, needs))
 
     def training() -> list[str]:
@@ -124,9 +128,7 @@ def plan(config: Config) -> list[str]:
 
     def needed() -> str:
         base, judges, settings = editor(), scorers(), replace(config, train=fitted()[0])
-        return estimate.memory_line(
-            lambda count: preference_plan.memory_of_stages(settings, base, judges, count)
-        )
+        return estimate.memory_line(lambda count: stages(settings, base, judges, count))
 
     return estimate.plan_of(rows, training, needed)
 
@@ -137,7 +139,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result, lora/.
     """
-    needs = memory_of_feedback(config, *models_of_plan(config), preference_plan.memory_of_stages)
+    needs = memory_of_feedback(
+        config, *models_of_plan(config), preference_plan.memory_of_recipe(online.with_data(config))
+    )
     fitted = fit_to_this_gpu(config.train, needs)
     online.require_base(replace(config, train=fitted))
     recipe = online.with_data(config)
@@ -263,7 +267,11 @@ def pair_loss(
     errors = pairs.errors(family, scheduler, now)
     margin = errors.margin(expected, config.beta_of(scheduler))
     record_pairs(tuning.loop, pairs, margin, errors, expected, ((now - before) ** 2).flatten(1).mean(1))
-    loss = config.weight * preference_loss(margin) + config.diffusion_weight * errors.unmasked
+    loss = config.weight * preference_loss(margin)
+    if config.diffusion_weight:
+        unguided = pairs.guidance[0] is None
+        winners = errors.unmasked if unguided else pairs.winner_errors(family, tuning.unet, scheduler)
+        loss = loss + config.diffusion_weight * winners
     return pairs.mean(loss)
 
 
