@@ -31,6 +31,12 @@ class BatchSize:
     """
 
     rows: int
+    unit: int = 1  # rows that stay together: fewer of them are taken only where these do not fit
+
+    def halve(self, tried: int) -> None:
+        """Sets the number to about half of those that did not fit, in whole units if these are fewer."""
+        half = tried // 2
+        self.rows = max(half // self.unit * self.unit, self.unit) if tried > self.unit else half
 
 
 def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Iterator[Made]:
@@ -51,7 +57,7 @@ def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Ite
         except (RuntimeError, MemoryError) as error:
             if len(part) == 1 or not is_out_of_memory(error):
                 raise
-            size.rows = len(part) // 2
+            size.halve(len(part))
         else:
             yield made
             del made

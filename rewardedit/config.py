@@ -7,7 +7,8 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -144,7 +145,8 @@ def _copy(values: Any) -> Any:
 
 
 def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
-    """A dataclass from nested dictionaries; missing keys keep their defaults.
+    """A dataclass from nested dictionaries; missing keys keep their defaults, those of a group that is given
+    in part too.
 
     Raises:
         ValueError: on an unknown key (naming the nearest), a value of the wrong type, or a missing required
@@ -157,7 +159,7 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     for key, value in values.items():
         if key not in fields:
             raise unknown_setting(str(key), known, where)
-        out[key] = _convert(hints[key], value, f"{where}{key}")
+        out[key] = _convert(hints[key], _completed(fields[key], value), f"{where}{key}")
     missing = [
         name
         for name, f in fields.items()
@@ -174,6 +176,14 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         text = str(error)
         raise ValueError(text if text.startswith(where) else f"{where}{text}") from error
     return config
+
+
+def _completed(field: "dataclasses.Field[Any]", value: Any) -> Any:
+    """Values of a group with those that the group's default has in this place, such as another rank."""
+    if not isinstance(value, dict) or field.default_factory is dataclasses.MISSING:
+        return value
+    default = field.default_factory()
+    return {**to_dict(default), **value} if dataclasses.is_dataclass(default) else value
 
 
 def unknown_setting(key: str, known: Sequence[str], where: str) -> ValueError:
@@ -287,16 +297,26 @@ def _convert_plain(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def require_unset(config: Any, names: Collection[str], reason: str) -> None:
+def require_unset(config: Any, names: Collection[str], reason: str, where: str = "") -> None:
     """Raises ValueError where one of these settings is not at its default, though it has no effect.
 
     Args:
         reason: ends the sentence "NAME: has no effect …", with the remedy.
+        where: begins the names, such as "train.".
     """
     for f in dataclasses.fields(config):
         default = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if f.name in names and getattr(config, f.name) != default:
-            raise ValueError(f"{f.name}: has no effect {reason}")
+            raise ValueError(f"{where}{f.name}: has no effect {reason}")
+
+
+@contextmanager
+def named(group: str) -> Iterator[None]:
+    """Within the block, errors about a setting begin with the name of its group."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{group}.{error}") from error
 
 
 def to_dict(config: Any) -> Any:

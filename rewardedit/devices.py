@@ -119,6 +119,26 @@ def require_device(name: str) -> None:
         raise ValueError(f"device: expected a name such as cuda:1 or cpu; got {name!r}") from error
 
 
+def require_device_there(name: str) -> None:
+    """Raises ValueError unless a device that is named so can be computed on here."""
+    require_device(name)
+    try:
+        torch.zeros(1, device=name).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"device: expected cpu or one of the {torch.cuda.device_count()} GPUs that torch sees here, the "
+            f"first of which is cuda:0; got {name}"
+        ) from error
+
+
+def is_training_device(name: str | None, processes: int = 1) -> bool:
+    """True if a device is one that trains, with one process a GPU from cuda:0 on; None is."""
+    if name is None:
+        return True
+    device = torch.device(name)
+    return device.type == default_device() and (device.index or 0) < processes
+
+
 def device_name() -> str:
     """Name of the device for records of runs and measurements: the GPU's, or the CPU's number of threads."""
     if default_device() == "cuda":

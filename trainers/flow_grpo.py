@@ -66,7 +66,7 @@ class Config(OnlineRecipe):
     """One training by Flow-GRPO."""
 
     # the noise that rollouts explore with
-    noise: NoiseConfig = field(default_factory=lambda: NoiseConfig(noise_steps=2))
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
     # half-width of the interval around 1 to which the ratio of likelihoods is clipped; None: by the sampler,
     # 1e-4 (sde, ddim) or 1e-5 (cps)
     clip_range: float | None = None
@@ -133,7 +133,9 @@ class NoisyRollouts:
         at_once = config.reward.rollout_batch_size
         whole = None if at_once is None else max(at_once // self.micro_batch_size, 1) * self.micro_batch_size
         reward = replace(config.reward, rollout_batch_size=whole)
-        self.rollouts = GroupRollouts(reward, config.train, inputs, pipe, self.draw, mask_first=True)
+        self.rollouts = GroupRollouts(
+            reward, config.train, inputs, pipe, self.draw, mask_first=True, together=self.micro_batch_size
+        )
         self.window = range(0)  # steps with noise of the current rollout
         self.current: Rollout | None = None
 
@@ -214,9 +216,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def train_one(_: str, settings: Path) -> None:
         own = replace(data, train=fitted)
-        train_variant(
-            own, inputs.watching, settings, lambda monitor: tune(own, inputs, monitor, settings, resume)
-        )
+
+        def tuned(monitor: Monitor) -> Path:
+            return tune(own, inputs, monitor, settings, resume)
+
+        train_variant(own, inputs.watching, settings, tuned, own.reward.sampled_guidance)
 
     parts = made_of(data, "noise", "clip_range", "kl_weight")
     results = variants(("flow_grpo",), folder, config.train.result, parts, train_one)
@@ -239,12 +243,17 @@ def clipped_loss(
     return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip, 1 + clip))
 
 
-def record_ratio(loop: TrainLoop, log_ratio: Float[Tensor, " b"], clip: float) -> None:
-    """Records the mean ratio, its mean distance from 1, and the share of ratios outside the interval."""
+def record_ratio(
+    loop: TrainLoop, log_ratio: Float[Tensor, " b"], kept: Bool[Tensor, " b"], clip: float
+) -> None:
+    """Records the mean ratio, its mean distance from 1, and the share of ratios outside the interval, of the
+    images that are trained on.
+    """
     ratio = log_ratio.detach().exp()
     change = (ratio - 1).abs()
+    n = kept.sum()
     for name, values in (("ratio", ratio), ("ratio_change", change), ("clipped", (change > clip).float())):
-        loop.record(name, values.mean(), len(values))
+        loop.record(name, (values * kept).sum() / n.clamp_min(1), n)
 
 
 def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, resume: bool = False) -> Path:
@@ -276,7 +285,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
                             divergence = moves.divergence(base, images.inside)
                             loop.record("kl", divergence.mean(), len(divergence))
                             loss = loss + config.kl_weight * divergence
-                    record_ratio(loop, log_ratio, config.clip)
+                    record_ratio(loop, log_ratio, images.weight > 0, config.clip)
                     loop.backward(loss.mean(), [prompts.cache.ids[row] for row in images.rows.tolist()])
         loop.update()
 

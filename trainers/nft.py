@@ -25,6 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rewardedit.diffusion.families import Conditioning, EditFamily
+from rewardedit.evaluation.evaluate_config import require_variants
 from rewardedit.processes import print_on_main
 from rewardedit.stages.stage import variants
 from rewardedit.training import run
@@ -116,6 +117,7 @@ class Config(OnlineRecipe):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_variants(self.variants)
         self.require_groups()
         if self.reward.same_noise:
             raise ValueError(
@@ -162,9 +164,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     def train_one(variant: str, settings: Path) -> None:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
         own = variant_config(replace(data, train=fitted), variant)
-        train_variant(
-            own, inputs.watching, settings, lambda monitor: tune(own, inputs, monitor, settings, resume)
-        )
+
+        def tuned(monitor: Monitor) -> Path:
+            return tune(own, inputs, monitor, settings, resume)
+
+        train_variant(own, inputs.watching, settings, tuned, own.reward.sampled_guidance)
 
     results = variants(config.variants, folder, config.train.result, made_of(data, "nft"), train_one)
     return finish(data, results, inputs.watching, folder)

@@ -45,7 +45,7 @@ class NoiseConfig:
     # amount of noise: a of Flow-GRPO (CPS: at most 1), or η of DDIM (0 to 1); 0: none
     noise_level: float = 0.7
     # number of consecutive steps with noise, drawn within noise_between; None: all of these steps
-    noise_steps: int | None = None
+    noise_steps: int | None = 2
     # part of the schedule that may have noise, as shares of its steps, from the first
     noise_between: tuple[float, float] = (0.0, 0.5)
 
@@ -204,13 +204,15 @@ def transition(
         of_sample, of_pred = pred_x0_coefficients(scheduler, scheduler.timesteps[index], index)
         clean = of_sample * x + of_pred * pred
         eps = (x - alpha**0.5 * clean) / (1 - alpha) ** 0.5
-        return Transition(alpha_next**0.5 * clean + (1 - alpha_next - std**2) ** 0.5 * eps, std)
+        of_eps = max(1 - alpha_next - std**2, 0.0) ** 0.5  # 0 for η = 1 where ᾱ' is 0, but for rounding
+        return Transition(alpha_next**0.5 * clean + of_eps * eps, std)
 
     sigma, sigma_next = float(scheduler.sigmas[index]), float(scheduler.sigmas[index + 1])
     if noise.sampler == "cps":
         clean = x - sigma * pred
         eps = x + (1 - sigma) * pred
-        return Transition((1 - sigma_next) * clean + (sigma_next**2 - std**2) ** 0.5 * eps, std, unit=True)
+        of_eps = max(sigma_next**2 - std**2, 0.0) ** 0.5
+        return Transition((1 - sigma_next) * clean + of_eps * eps, std, unit=True)
     dt = sigma_next - sigma
     drift = sde_scale(scheduler, noise.noise_level, index) ** 2 / (2 * sigma)
     return Transition(x * (1 + drift * dt) + pred * ((1 + drift * (1 - sigma)) * dt), std)

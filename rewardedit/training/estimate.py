@@ -21,7 +21,8 @@ from rewardedit import devices
 from rewardedit.data import Rows, open_rows, require_size
 from rewardedit.data.stream import StreamedRows, count_rows, read_or_stream
 from rewardedit.devices import Precision
-from rewardedit.diffusion.families import EditFamily, require_family
+from rewardedit.diffusion.families import Conditioning, EditFamily, require_family
+from rewardedit.diffusion.families.flow import FlowEditor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
 from rewardedit.models import pretrained, resolve_model
@@ -134,6 +135,18 @@ def require_trainable(train: TrainConfig, base: str, size: int) -> None:
     require_lora(load_family(base), train)
     if train.lora_rank:
         require_source_channels(load_blueprint(base, size).takes_source, train)
+
+
+def require_guidance(base: str, guidance_scale: float | None, image_guidance_scale: float) -> None:
+    """Raises ValueError if rollouts of a base cannot be guided so."""
+    family = load_family(base)
+    nothing = torch.zeros(1, 1, 1)
+    family.require_guidance(guidance_scale, Conditioning(nothing, nothing[None], nothing))
+    if image_guidance_scale != 1.0 and isinstance(family, FlowEditor):
+        raise ValueError(
+            f"image_guidance_scale: has no effect on {type(family).__name__}, whose guidance is the text's "
+            "alone; leave it out"
+        )
 
 
 @dataclass(frozen=True)

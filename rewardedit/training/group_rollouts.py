@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from accelerate.utils import gather_object
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rewardedit.batch import Scores
@@ -34,6 +34,16 @@ class Sampled:
 
     latents: Float[Tensor, "b c h w"]  # clean
     kept: dict[str, Tensor] = field(default_factory=dict)  # (b, …) each, such as log-probabilities
+
+    def zeroed(self, rows: Bool[Tensor, " b"]) -> "Sampled":
+        """The same with zeros in some rows."""
+        if not rows.any():
+            return self
+
+        def zero(values: Tensor) -> Tensor:
+            return values.masked_fill(rows.reshape(-1, *[1] * (values.ndim - 1)), 0)
+
+        return Sampled(zero(self.latents), {name: zero(value) for name, value in self.kept.items()})
 
 
 @runtime_checkable
@@ -94,12 +104,14 @@ class GroupRollouts:
         pipe: Any,
         sampler: Sampler | None = None,
         mask_first: bool = False,
+        together: int = 1,
     ) -> None:
         """
         Args:
             pipe: the editor's pipeline, with the adapters.
             sampler: None: the stock pipeline's sampler (`ode`).
             mask_first: find each group's region before its images are made, from one edit by `ode`.
+            together: images that stay in one batch where fewer are denoised at a time, as memory ran out.
         """
         self.config = config
         self.train = train
@@ -113,6 +125,7 @@ class GroupRollouts:
         self.groups = config.groups(train, self.processes) * config.updates
         at_once = config.at_once(train, self.processes)
         self.sizes = {name: BatchSize(at_once) for name in ("denoise", "decode", "score")}
+        self.sizes["denoise"].unit = together
         self.largest = at_once
 
     def ode(
@@ -150,6 +163,11 @@ class GroupRollouts:
             edited = self._decode(sampled.latents)
         scores = self._score(images, edited)
         rewards = torch.stack([own_scores.score.double() for own_scores in scores.values()], 1)
+        # An image that is not finite is left out; its zeros stay zeros where NaN times a weight of 0 is NaN.
+        finite = edited.flatten(1).isfinite().all(1) & sampled.latents.flatten(1).isfinite().all(1)
+        broken = ~finite
+        rewards[broken] = torch.nan
+        sampled = sampled.zeroed(broken)
         if self.masks is not None and masks is None:
             batch = self.inputs.prompts.batch(images, edited)
             found = self.masks.of_groups(rows, batch, self.inputs.prompts.cache.shape)
@@ -283,6 +301,13 @@ class GroupRollouts:
         if least < self.largest:
             self.largest = least
             print_on_main(f"reward.rollout_batch_size: memory ran out; {least} from now on where needed")
+            size = self.sizes["denoise"]
+            if size.rows < size.unit:
+                fits = max(n for n in range(1, size.rows + 1) if size.unit % n == 0)
+                print_on_main(
+                    f"train.micro_batch_size: steps are taken {size.rows} images at a time and replayed "
+                    f"{size.unit} at a time, so that ratios begin near 1; set it to {fits}"
+                )
 
 
 def rollout_noise(

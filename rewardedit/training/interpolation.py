@@ -31,6 +31,7 @@ def train_watched(
     train: TrainConfig,
     base: str,
     tune: Callable[[HackingMonitor], Path],
+    guidance: tuple[float, float] | None = None,
 ) -> None:
     """Trains an editor, the monitor watching; a run that it stopped ends with the best editor. Writes
     monitor.json and monitor.html.
@@ -39,10 +40,11 @@ def train_watched(
         prompts: as `fixed_prompts` returns them.
         scorers: the training reward first, then the held-out one.
         tune: trains, calling the monitor, and returns the folder of the result.
+        guidance: scales of text and image at which the monitor samples; None: the base's own.
     """
     checks = -(-train.max_steps // (train.validate_every or train.max_steps)) + len(WEIGHTS)
     lora_of = base if train.lora_rank else None
-    monitor = HackingMonitor(*prompts, scorers, folder, config, checks, lora_of)
+    monitor = HackingMonitor(*prompts, scorers, folder, config, checks, lora_of, guidance)
     result = tune(monitor)
     if monitor.stopped and processes().is_main_process:
         with replaced(result) as aside:

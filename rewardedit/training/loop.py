@@ -228,7 +228,7 @@ class TrainLoop:
 
     def record(self, name: str, mean: Tensor, rows: int | Tensor) -> None:
         """Records a mean over a number of rows, before the update that it belongs to, for the next line of
-        the log, which holds the mean over all rows of all processes.
+        the log, which holds the mean over all rows of all processes; a mean of none is left out of it.
         """
         self._means.append((name, mean.detach(), torch.as_tensor(rows)))
 
@@ -236,7 +236,7 @@ class TrainLoop:
         """Writes a line to metrics.jsonl and to the trackers."""
         names = list(self._recorded)
         sums = sum_of_processes(torch.tensor([self._recorded[name] for name in names], dtype=torch.float64))
-        means = {name: total / max(n, 1) for name, (total, n) in zip(names, sums.tolist(), strict=True)}
+        means = {name: total / n for name, (total, n) in zip(names, sums.tolist(), strict=True) if n}
         loss = sum(self._losses) / len(self._losses)
         values = {"loss": loss, "lr": self.lr_scheduler.get_last_lr()[0], **means}
         self._losses = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch
+from rewardedit.devices import is_training_device
 from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
@@ -291,21 +292,25 @@ def online_memory(
     scorers: dict[str, Scorer],
     processes: int = 1,
     rows: int | None = None,
+    locator: Scorer | None = None,
 ) -> dict[str, int]:
     """Most bytes that each stage of a recipe of online RL needs, on the device that trains.
-
-    The models that find edit regions are not counted.
 
     Args:
         config: an `OnlineRecipe`.
         scorers: the training reward first, then the held-out one, which alone is there if `reward.device`
             names another device.
         rows: of a pass with gradient; None: those of a micro-batch.
+        locator: of edit regions, on the device of the reward; its weights alone are counted, as it looks at
+            one image at a time.
     """
     train = config.train
     reward = config.reward
     first, held_out = [scorer.to("meta") for scorer in scorers.values()]
-    resident = weights(held_out) + (0 if reward.device else weights(first))
+    here = is_training_device(reward.device, processes)
+    resident = weights(held_out)
+    if here:
+        resident += weights(first) + (0 if locator is None else weights(locator))
     half = autocast_type(train.mixed_precision)
     guided = editor.family.guided_rows if reward.guidance_scale else 1
     at_once = reward.at_once(train, processes)
@@ -326,7 +331,7 @@ def online_memory(
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         "rollouts": needed.resident + max(called, decoded),
     }
-    if not reward.device:
+    if here:
         stages["scores"] = needed.resident + at_once * scoring(editor, first)
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.resident + looked
@@ -348,7 +353,8 @@ def preference_memory(
     train = config.train
     both = replace(train, batch_size=rows * processes, micro_batch_size=rows)
     first, held_out = [scorer.to("meta") for scorer in scorers.values()]
-    resident = weights(held_out) + (0 if config.reward.device else weights(first))
+    here = is_training_device(config.reward.device, processes)
+    resident = weights(held_out) + (weights(first) if here else 0)
     needed = finetuning_memory(editor, both, processes)
     looked = config.monitor.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in (first, held_out))

@@ -147,12 +147,14 @@ class HackingMonitor:
         config: MonitorConfig,
         checks: int,
         lora_of: str | None = None,
+        guidance: tuple[float, float] | None = None,
     ) -> None:
         """
         Args:
             scorers: the training reward first, then the held-out one.
             checks: how often the run is evaluated in all, for which the flag's test is corrected.
             lora_of: the base, where a LoRA is trained.
+            guidance: scales of text and image; None: the editor's own.
         """
         self.prompts = prompts
         self.truth = truth
@@ -162,6 +164,7 @@ class HackingMonitor:
         self.reward, self.held_out = list(scorers)[:2]
         self.checks = checks
         self.lora_of = lora_of
+        self.guidance = guidance
         self.base: dict[str, Tensor] | None = None
         self.refusals: dict[str, str] = {}  # scorer: why it could not score some prompt of this process
         self.best_folder = folder / "best"
@@ -220,6 +223,9 @@ class HackingMonitor:
         settings = editor.settings
         if self.config.num_inference_steps is not None:
             settings = dataclasses.replace(settings, num_inference_steps=self.config.num_inference_steps)
+        if self.guidance is not None:
+            text, image = self.guidance
+            settings = dataclasses.replace(settings, guidance_scale=text, image_guidance_scale=image)
         local = range(state.process_index, len(self.prompts), state.num_processes)
         parts = []
         for at in range(0, len(local), self.config.batch_size):

@@ -16,9 +16,10 @@ from rewardedit.data.reading import read_shard
 from rewardedit.files import join_arrays
 from rewardedit.regions.change_map import change_mask, dilated
 from rewardedit.scorer_spec import ScorerSpec, read_spec
-from rewardedit.scorers import load_scorer
+from rewardedit.scorers import Scorer, load_scorer
 from rewardedit.stages.stage import stage
 from rewardedit.training.prompt_cache import ENCODE_BATCH
+from rewardedit.untrusted import CONTENT_ERRORS
 
 GIVEN = "given"
 CHANGE = "change"
@@ -27,6 +28,7 @@ WITHOUT_MODEL = (GIVEN, CHANGE)
 SHARE = (
     0.25  # of a group's images in whose regions a location must lie, so that one stray image decides nothing
 )
+LOOKED = 16  # rows that are looked at for masks before anything is made
 PADDING = 1  # locations of the latents by which a region grows: those at its rim mix inside and outside
 
 
@@ -39,6 +41,32 @@ def require_noise_mask(mask: ScorerSpec | None) -> None:
             f"noise_mask: expected null, {GIVEN}, {CHANGE} or {BPM}, or {{bpm: {{regions: …}}}} with its "
             f"models; got {mask!r}"
         )
+
+
+def require_masks(mask: ScorerSpec | None, rows: Rows) -> None:
+    """Checks the rows for `given` before any stage runs, by some of them.
+
+    Raises:
+        ValueError: if those that can be read have no masks.
+    """
+    if mask != GIVEN:
+        return
+    looked = range(0, len(rows), -(-len(rows) // LOOKED))
+    for row in looked:
+        try:
+            if rows[row].mask is not None:
+                return
+        except CONTENT_ERRORS:
+            continue
+    raise ValueError(
+        f"reward.noise_mask: expected rows with masks for {GIVEN}; {len(looked)} of {len(rows)} rows, evenly "
+        f"spaced, have none; take {CHANGE}, or MagicBrush"
+    )
+
+
+def load_locator(mask: ScorerSpec | None) -> Scorer | None:
+    """The scorer whose models find regions, which only bpm has."""
+    return None if mask is None or mask in WITHOUT_MODEL else load_scorer(mask)
 
 
 @dataclass
@@ -95,6 +123,9 @@ def load_noise_masks(
 ) -> NoiseMasks | None:
     """Prepares the finder of regions; the rows' own masks are read once and kept in `folder`.
 
+    Args:
+        device: of bpm's models.
+
     Raises:
         ValueError: for given masks that no row has.
     """
@@ -102,8 +133,9 @@ def load_noise_masks(
         return None
     if mask == CHANGE:
         return NoiseMasks(CHANGE)
-    if mask != GIVEN:
-        return NoiseMasks(BPM, scorer=load_scorer(mask).to(device))
+    locator = load_locator(mask)
+    if locator is not None:
+        return NoiseMasks(BPM, scorer=locator.to(device))
     masks = cache_masks(rows, data, folder)
     if not any(masks[at : at + ENCODE_BATCH].any() for at in range(0, len(masks), ENCODE_BATCH)):
         raise ValueError(

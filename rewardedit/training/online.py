@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
+from rewardedit.config import named, require_unset
 from rewardedit.data import DataConfig, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.worlds import Samples
@@ -45,9 +46,16 @@ from rewardedit.training.monitor import (
     training_data,
     watched,
 )
-from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks, require_noise_mask
+from rewardedit.training.noise_masks import (
+    NoiseMasks,
+    load_noise_masks,
+    require_masks,
+    require_noise_mask,
+)
 from rewardedit.training.rollouts import RolloutPrompts
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
+
+OF_DATA = ("min_snr", "null_text_target", "conditioning_dropout")  # of train, for the data's own edits
 
 
 @dataclass(frozen=True)
@@ -110,6 +118,11 @@ class OnlineConfig:
             guidance_scale=self.guidance_scale,
             image_guidance_scale=self.image_guidance_scale,
         )
+
+    @property
+    def sampled_guidance(self) -> tuple[float, float]:
+        """Scales of text and image at which an ordinary sampling is guided as rollouts are; 1: not at all."""
+        return self.guidance_scale or 1.0, self.image_guidance_scale
 
     def groups(self, train: TrainConfig, processes: int = 1) -> int:
         """Groups of an update; whole groups belong to one process.
@@ -174,8 +187,15 @@ class OnlineRecipe:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
 
     def require_groups(self) -> None:
-        """Raises ValueError if an update's images are no whole groups; for trainers that roll out."""
+        """For trainers on rollouts alone.
+
+        Raises:
+            ValueError: if an update's images are no whole groups, or a setting of training on the data's own
+                edits is given.
+        """
         self.reward.groups(self.train)
+        unused = "on rollouts, which always have their source and their instruction; leave it out"
+        require_unset(self.train, OF_DATA, unused, "train.")
 
 
 @dataclass
@@ -234,10 +254,17 @@ def require_base(recipe: OnlineRecipe) -> None:
     """Checks the base before any stage runs.
 
     Raises:
-        ValueError: if it is no editor that can be rolled out and trained as a LoRA, or has a learned reward
-            embedding.
+        ValueError: if it is no editor that can be rolled out and trained as a LoRA, or guided as the rollouts
+            are to be; if it has a learned reward embedding; or if the scorers' device is not there.
     """
+    if recipe.reward.device is not None:
+        with named("reward"):
+            devices.require_device_there(recipe.reward.device)
     estimate.require_trainable(recipe.train, recipe.base, require_size(recipe.data))
+    with named("reward"):
+        estimate.require_guidance(
+            recipe.base, recipe.reward.guidance_scale, recipe.reward.image_guidance_scale
+        )
     prompt = RewardPrompt.load(files_of_editor(recipe.base))
     if prompt is not None and prompt.embedding:
         raise ValueError(
@@ -277,9 +304,10 @@ def prepare(recipe: OnlineRecipe, folder: Path) -> OnlineInputs:
     Raises:
         ValueError: if a scorer needs what the rows lack, or too many rows cannot be read.
     """
+    rows = open_rows(recipe.data)
+    require_masks(recipe.reward.noise_mask, rows)
     watching = load_watching(recipe)
     device = devices.default_device()
-    rows = open_rows(recipe.data)
     editor = load_base(recipe.base, device)
     batch_size = recipe.train.encode_batch_size
     cache = make_cache(rows, recipe.data, editor, folder / "cache", batch_size=batch_size)
@@ -291,7 +319,8 @@ def prepare(recipe: OnlineRecipe, folder: Path) -> OnlineInputs:
     labels = RewardLabels(prompt, [best] * len(rows))
     sources = cache_sources(rows, recipe.data, folder / "sources")
     prompts = RolloutPrompts(cache, cache.texts(editor, labels), *sources)
-    masks = load_noise_masks(recipe.reward.noise_mask, rows, recipe.data, folder / "masks", device)
+    masks_on = recipe.reward.device or device
+    masks = load_noise_masks(recipe.reward.noise_mask, rows, recipe.data, folder / "masks", masks_on)
     usable = torch.tensor([row for row in range(len(rows)) if row not in cache.unreadable])
     return OnlineInputs(watching, prompts, labels, usable, masks)
 
@@ -304,14 +333,21 @@ def _moved(scorer: Scorer, device: str) -> Scorer:
 
 
 def train_variant(
-    recipe: OnlineRecipe, watching: Watching, folder: Path, tune: Callable[[HackingMonitor], Path]
+    recipe: OnlineRecipe,
+    watching: Watching,
+    folder: Path,
+    tune: Callable[[HackingMonitor], Path],
+    guidance: tuple[float, float] | None = None,
 ) -> None:
     """Trains one variant, the monitor watching.
 
     Args:
         tune: trains, calling the monitor, and returns the folder of the result.
+        guidance: scales of text and image at which the monitor samples, `OnlineConfig.sampled_guidance` of
+            rollouts; None: the base's own.
     """
-    train_watched(watching.fixed, watching.scorers, folder, recipe.monitor, recipe.train, recipe.base, tune)
+    own = (folder, recipe.monitor, recipe.train, recipe.base)
+    train_watched(watching.fixed, watching.scorers, *own, tune, guidance)
 
 
 def made_of(recipe: OnlineRecipe, *more: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.training import estimate, memory
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.monitor import fixed_prompts, require_fields
+from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.online import (
     OnlineConfig,
     OnlineRecipe,
@@ -33,10 +34,13 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
     """
     data = data_without_held_out(recipe)
     editor, scorers = models_of_plan(recipe)
+    locator = Lazy(lambda: load_locator(recipe.reward.noise_mask))
     count = processes().num_processes
 
     def rows() -> list[str]:
         n = len(open_rows(data))
+        require_masks(recipe.reward.noise_mask, open_rows(data))
+        locator()
         require_fields(fixed_prompts(data, recipe.monitor)[0], scorers())
         require_comparison(recipe.evaluate, data, scorers())
         groups = recipe.reward.groups(recipe.train, count)
@@ -46,7 +50,7 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
         )
         return [made, *comparison_plan(recipe.evaluate)]
 
-    fitted = Lazy(lambda: fit_training(recipe.train, memory_of_online(recipe, editor, scorers)))
+    fitted = Lazy(lambda: fit_training(recipe.train, memory_of_online(recipe, editor, scorers, locator)))
 
     def training() -> list[str]:
         require_base(recipe)
@@ -59,7 +63,10 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
         settings = replace(recipe, train=fitted()[0])
         base = editor()
         judges = scorers()
-        return estimate.memory_line(lambda number: memory.online_memory(settings, base, judges, number))
+        finder = locator()
+        return estimate.memory_line(
+            lambda number: memory.online_memory(settings, base, judges, number, locator=finder)
+        )
 
     return estimate.plan_of(rows, training, needed)
 
@@ -71,13 +78,17 @@ def models_of_plan(recipe: OnlineRecipe) -> tuple[Lazy[memory.Blueprint], Lazy[d
 
 
 def memory_of_online(
-    recipe: OnlineRecipe, editor: Callable[[], memory.Blueprint], scorers: Callable[[], dict[str, Scorer]]
+    recipe: OnlineRecipe,
+    editor: Callable[[], memory.Blueprint],
+    scorers: Callable[[], dict[str, Scorer]],
+    locator: Callable[[], Scorer | None],
 ) -> Callable[[TrainConfig], int]:
     """Estimate of the bytes that the dearest stage needs, for `fit_training`."""
 
     def needed(train: TrainConfig) -> int:
         count = processes().num_processes
-        stages = memory.online_memory(replace(recipe, train=train), editor(), scorers(), count)
+        own = replace(recipe, train=train)
+        stages = memory.online_memory(own, editor(), scorers(), count, locator=locator())
         return max(stages.values())
 
     return needed
@@ -90,7 +101,8 @@ def fitted_train(recipe: OnlineRecipe) -> TrainConfig:
         ValueError: if the base cannot be trained so, or groups do not divide among the processes.
     """
     recipe.reward.groups(recipe.train, processes().num_processes)
-    fitted = fit_to_this_gpu(recipe.train, memory_of_online(recipe, *models_of_plan(recipe)))
+    locator = Lazy(lambda: load_locator(recipe.reward.noise_mask))
+    fitted = fit_to_this_gpu(recipe.train, memory_of_online(recipe, *models_of_plan(recipe), locator))
     require_base(replace(recipe, train=fitted))
     return fitted
 
