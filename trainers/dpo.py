@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.config import require_unset
-from rewardedit.data import DataConfig, require_size
+from rewardedit.data import DataConfig, open_rows, require_size
 from rewardedit.evaluation.evaluate_config import require_variants
 from rewardedit.evaluation.held_out import comparison_plan, require_comparison
 from rewardedit.processes import print_on_main, processes
@@ -40,6 +40,7 @@ from rewardedit.training import estimate, memory, online, preference_plan, run
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts
 from rewardedit.training.monitor import Monitor, fixed_prompts, require_fields
+from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.old_policy import OldPolicy, reference
 from rewardedit.training.online import OnlineConfig, OnlineInputs, OnlineRecipe
 from rewardedit.training.pair_cache import GivenPairs, prepare_pairs
@@ -108,6 +109,8 @@ def plan(config: Config) -> list[str]:
     editor, scorers = models_of_plan(config)
 
     def rows() -> list[str]:
+        require_masks(config.reward.noise_mask, open_rows(recipe.data))
+        load_locator(config.reward.noise_mask)
         require_fields(fixed_prompts(recipe.data, config.monitor)[0], scorers())
         require_comparison(config.evaluate, recipe.data, scorers())
         lines = [preference_plan.pairs_line(recipe), f"variants: {', '.join(config.variants)}"]
@@ -157,7 +160,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
                 return tune_on_rollouts(own, inputs, monitor, settings, resume)
             return tune_on_data(own, inputs, monitor, settings, resume)
 
-        online.train_variant(own, inputs.watching, settings, tune)
+        guidance = config.reward.sampled_guidance if config.pairs == "rollouts" else None
+        online.train_variant(own, inputs.watching, settings, tune, guidance)
 
     made_of = online.made_of(recipe, "pairs", "candidates", "preference")
     results = variants(config.variants, folder, config.train.result, made_of, train_one)

@@ -340,7 +340,13 @@ def online_memory(
 
 
 def preference_memory(
-    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int, rows: int, ranked: bool
+    config: Any,
+    editor: Blueprint,
+    scorers: dict[str, Scorer],
+    processes: int,
+    rows: int,
+    ranked: bool,
+    locator: Scorer | None = None,
 ) -> dict[str, int]:
     """Most bytes that each stage of a training on pairs of data needs, on the device that trains.
 
@@ -349,6 +355,7 @@ def preference_memory(
         scorers: as for `online_memory`.
         rows: edits of a forward pass.
         ranked: the data's edits and candidates are scored, as it has no pairs or scores.
+        locator: as for `online_memory`; it is there until regions are found, before the training.
     """
     train = config.train
     both = replace(train, batch_size=rows * processes, micro_batch_size=rows)
@@ -360,10 +367,11 @@ def preference_memory(
         editor.sampled, *(scoring(editor, scorer) for scorer in (first, held_out))
     )
     stages = _candidates(editor, config.candidates)
-    if ranked and not config.reward.device:
+    if ranked and here:
         stages["scores"] = SCORE_BATCH * scoring(editor, first)
     stages |= {
         "latents": editor.bytes()
+        + (weights(locator) if here and locator is not None else 0)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         **_fine_tuning(editor, both, needed),
         "watching": needed.resident + needed.casts + looked,

@@ -34,7 +34,7 @@ from rewardedit.scorers import Scorer
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training.latents import LatentCache, encode_rows, open_arrays, unreadable_of
-from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks
+from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks, require_masks
 from rewardedit.training.online import Watching, load_watching
 from rewardedit.training.preferences import region_weights
 from rewardedit.training.prompt_cache import ENCODE_BATCH
@@ -167,15 +167,16 @@ def prepare_pairs(config: Any, folder: Path) -> GivenPairs:
     Raises:
         ValueError: if there are no pairs, or too many of them cannot be read.
     """
+    noise_mask: Any = config.reward.noise_mask
+    require_masks(noise_mask, open_rows(config.data))
     watching = load_watching(config)
     data, scorer, min_gap = config.data, config.reward.scorer, config.preference.min_gap
     found = find_pairs(data, config.candidates, scorer, min_gap, folder, watching.reward)
     print_on_main(str(found))
     device = devices.default_device()
-    noise_mask: Any = config.reward.noise_mask
     # Before the latents, so that rows without masks, or a model that is not there, are told at once.
     rows: Any = PairRows(found.pairs)
-    masks = load_noise_masks(noise_mask, rows, data, folder / "masks", device)
+    masks = load_noise_masks(noise_mask, rows, data, folder / "masks", config.reward.device or device)
 
     editor = load_base(config.base, device)
     pairs = {"reward": scorer, "candidates": config.candidates, "min_gap": min_gap}

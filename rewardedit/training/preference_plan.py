@@ -13,6 +13,7 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.memory import Blueprint
+from rewardedit.training.noise_masks import load_locator
 from rewardedit.training.online_plan import rollout_calls
 from rewardedit.training.preferences import PreferenceConfig
 
@@ -60,27 +61,34 @@ def calls_of(config: Any, loss: PreferenceConfig, editor: Blueprint) -> list[Une
 
 
 def memory_of_stages(
-    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1, ranked: bool = False
+    config: Any,
+    editor: Blueprint,
+    scorers: dict[str, Scorer],
+    processes: int = 1,
+    ranked: bool = False,
+    locator: Scorer | None = None,
 ) -> dict[str, int]:
     """Most bytes that each stage of a recipe needs. A pass holds both edits of its pairs; the reference's
     call keeps nothing.
 
     Args:
         ranked: see `is_ranked`.
+        locator: as for `memory.online_memory`.
     """
     pairs, _ = pairs_of_pass(config, processes)
     rows = 2 * pairs
     if config.pairs == "data":
-        return memory.preference_memory(config, editor, scorers, processes, rows, ranked)
+        return memory.preference_memory(config, editor, scorers, processes, rows, ranked, locator)
     if config.reward.guidance_scale and config.preference.diffusion_weight:
         rows += math.ceil(pairs / editor.family.guided_rows)  # the winners' once more, without guidance
-    return memory.online_memory(config, editor, scorers, processes, rows)
+    return memory.online_memory(config, editor, scorers, processes, rows, locator)
 
 
 def memory_of_recipe(config: Any) -> Callable[..., dict[str, int]]:
     """`memory_of_stages` of this recipe, which opens its data once to know if its edits are ranked."""
     ranked = Lazy(lambda: is_ranked(config))
-    return lambda *given: memory_of_stages(*given, ranked=ranked())
+    locator = Lazy(lambda: load_locator(config.reward.noise_mask))
+    return lambda *given: memory_of_stages(*given, ranked=ranked(), locator=locator())
 
 
 def is_ranked(config: Any) -> bool:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -190,8 +191,10 @@ def test_errors_are_weighed_by_the_region_of_both_edits(pairs, tiny_editor, tmp_
 
 
 def test_a_given_mask_needs_rows_with_one(pairs, tiny_editor, tmp_path):
-    with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given"):
-        train(config_of(pairs, tiny_editor, reward={"noise_mask": "given"}), tmp_path / "run")
+    config = config_of(pairs, tiny_editor, reward={"noise_mask": "given"})
+    for start in (plan, partial(train, folder=tmp_path / "run")):
+        with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given"):
+            start(config)
     assert not (tmp_path / "run" / "cache").exists(), "said before the latents are made"
 
 
