@@ -138,3 +138,13 @@ def test_an_error_of_the_caller_is_not_taken_for_the_batchs():
 
 def test_no_rows_make_no_batch():
     assert list(in_batches([], BatchSize(4), Limited(8))) == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "unit", "sizes"),
+    [(9, 4, [11, 4, 4, 3]), (5, 5, [11, 5, 5, 1]), (2, 4, [11, 4, 2, 2, 2, 2, 2, 1])],
+)
+def test_units_stay_whole_while_they_fit(limit, unit, sizes, collections):
+    work = Limited(limit)
+    list(in_batches(range(11), BatchSize(16, unit), work))
+    assert work.sizes == sizes

@@ -224,3 +224,19 @@ def test_a_count_is_refused_wherever_settings_come_from():
             require_counts(Own(**wrong))
         with pytest.raises(ValueError, match=f"^{re.escape(error)}$"):
             start(Path("unused"), Own(**wrong))
+
+
+@dataclass(frozen=True)
+class Pace:
+    rank: int | None = None
+    steps: int = 5
+
+
+@dataclass(frozen=True)
+class Ranked:
+    pace: Pace = field(default_factory=lambda: Pace(rank=32))
+
+
+def test_a_group_given_in_part_keeps_its_other_defaults():
+    assert build(Ranked, {"pace": {"steps": 2}}) == Ranked(Pace(32, 2))
+    assert build(Ranked, {"pace": {"rank": None}}).pace.rank is None

@@ -97,3 +97,14 @@ def test_another_device_than_the_cpu_computes_in_bf16_whatever_the_cpu_knows(sta
     assert devices.inference_dtype("bfloat16") == torch.bfloat16
     assert devices.precision_here("bf16") == "bf16"
     assert not devices.computes_in_bf16("cpu")
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    devices.require_device_there("cpu")
+    for name in ("meta", f"cuda:{torch.cuda.device_count()}"):
+        with pytest.raises(ValueError, match=rf"one of the {torch.cuda.device_count()} GPUs.*; got {name}"):
+            devices.require_device_there(name)
+    monkeypatch.setattr(devices, "default_device", lambda: "cuda")
+    names = (None, "cuda", "cuda:0", "cuda:1", "cpu")
+    assert [devices.is_training_device(name) for name in names] == [True, True, True, False, False]
+    assert devices.is_training_device("cuda:1", processes=2), "the second process trains on it"

@@ -22,6 +22,7 @@ from rewardedit.diffusion.stochastic import (
     stochastic_scheduler,
     transition,
 )
+from rewardedit.training.estimate import load_scheduler
 from tests.diffusion.test_families import PROMPT, conditioning, noise_like, stock
 from tests.editors import small_qwen_area, tiny_distilled_klein, tiny_klein, tiny_kontext, tiny_qwen
 from tests.models import tiny_pipeline
@@ -114,6 +115,22 @@ def test_the_step_of_the_sde_by_hand():
     )
     assert moves.std == pytest.approx(0.7 * 0.1**0.5)
     assert float(moves.mean) == pytest.approx((1 - 0.049) + 2 * (1 + 0.49 * 0.5) * -0.1)
+
+
+@pytest.mark.parametrize("sampler", ["ddim", "cps"])
+def test_all_noise_is_real_at_every_number_of_steps(sampler):
+    """At 24 steps of the packaged editor's schedule the rest of ᾱ' and the spread is −1e-16."""
+    noise = NoiseConfig(sampler, 1.0, None)
+    x = torch.ones(1, 1, 1, 1)
+    for steps in range(2, 61):
+        scheduler: Any = schedule(steps)
+        if sampler == "ddim":
+            scheduler = stochastic_scheduler(FAMILY, load_scheduler("shapes/editor"), sampler)
+            scheduler.set_timesteps(steps)
+        for i in range(steps - 1):
+            moves = transition(scheduler, noise, i, x, x)
+            assert moves.mean.dtype == torch.float32, (steps, i)
+            assert moves.mean.isfinite().all(), (steps, i)
 
 
 @pytest.fixture(scope="module")
@@ -282,7 +299,7 @@ def test_windows_lie_within_their_part_of_the_schedule():
     noise = NoiseConfig("sde", 0.7, 2, (0.0, 0.5))
     drawn = {noise.window(10, torch.Generator().manual_seed(seed)) for seed in range(40)}
     assert drawn == {range(start, start + 2) for start in range(4)}
-    assert NoiseConfig("sde", 0.7).window(10, torch.Generator()) == range(5)
+    assert NoiseConfig("sde", 0.7, None).window(10, torch.Generator()) == range(5)
     assert NoiseConfig("sde", 0.7, None, ALL).window(10, torch.Generator()) == range(9)
     with pytest.raises(ValueError, match="noise_steps: expected 1 to 2, the number of 4 steps within"):
         NoiseConfig("sde", 0.7, 3).window(4, torch.Generator())

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from rewardedit import EditBatch, Scores, load_editor
 from rewardedit.cli.recipes import load_recipe
+from rewardedit.config import build
 from rewardedit.diffusion.stochastic import NoiseConfig, Transition
 from rewardedit.files import read_log
 from rewardedit.prepared import Prepared
@@ -28,6 +29,7 @@ from rewardedit.trainers.flow_grpo import (
 )
 from rewardedit.training.groups import group_advantages
 from rewardedit.training.online import OnlineInputs, prepare, with_data
+from rewardedit.training.trainable import TrainConfig
 from tests.editors import tiny_kontext
 from tests.forks import launch, run_here
 from tests.online import REWARD, settings
@@ -196,12 +198,20 @@ def test_the_plan_counts_calls_of_the_denoiser(tiny_editor):
         ({"clip_range": 0.0}, "clip_range: expected above 0"),
         ({"kl_weight": -1.0}, "kl_weight: expected at least 0"),
         ({"noise": NoiseConfig("ddim", 0.7, 3)}, "noise_steps: expected 1 to 2"),
+        ({"train": TrainConfig(lora_rank=2, min_snr=5.0, batch_size=6)}, r"train\.min_snr: has no effect"),
         ({"reward": replace(REWARD, group_size=4)}, r"train\.batch_size: expected whole groups of 4"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(changes, message, tiny_editor):
     with pytest.raises(ValueError, match=message):
-        config_of(tiny_editor, **changes)
+        replace(config_of(tiny_editor), **changes)
+
+
+def test_some_noise_settings_leave_the_others_alone():
+    values = {"name": "x", "data": {"name": "shapes"}, "reward": {"scorer": "adiee"}}
+    config = build(Config, {**values, "noise": {"sampler": "ddim"}, "train": {"lr": 1e-4}})
+    assert config.noise == NoiseConfig("ddim", noise_steps=2)
+    assert config.train.lora_rank == 32
 
 
 def test_a_sampler_that_does_not_fit_is_refused_early(tiny_editor, tmp_path):

@@ -202,7 +202,7 @@ def test_the_better_of_two_becomes_likelier(made):
     with torch.no_grad():
         for weight, grad in zip(weights, grads, strict=True):
             weight.add_(0.01 / length * grad)
-    assert change[0] < 0 or change[1] > 0
+    assert change[0] < 0 < change[1]
     assert change[0] - change[1] < 0
 
 
@@ -338,6 +338,8 @@ def test_variants_change_what_they_say(tiny_editor):
     [
         ({"reward": replace(REWARD, same_noise=True)}, r"reward\.same_noise"),
         ({"variants": ("nft", "unmasked")}, "unmasked has no effect"),
+        ({"variants": ("nft", "nft")}, "variants: expected each at most once"),
+        ({"train": {"min_snr": 5.0}}, r"train\.min_snr: has no effect"),
         ({"train": {"batch_size": 8}}, "whole groups of 3.*take 9"),
     ],
 )

@@ -10,6 +10,7 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
+from rewardedit.files import read_log
 from rewardedit.training.checkpoints import checkpoints, read_state, write_state
 from rewardedit.training.fit import SmallTrainConfig, fit
 from rewardedit.training.loop import LoopConfig, TrainingStopped, TrainLoop, make_accelerator
@@ -53,6 +54,20 @@ def test_a_gradient_is_cut_to_the_largest_norm(tmp_path):
         loop.backward((weight * torch.tensor([3.0, 4.0])).sum(), ["a"])
         loop.update()
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.6, -0.8]))
+
+
+def test_a_mean_of_nothing_is_not_logged(tmp_path):
+    loop = make_loop(tmp_path)
+    (weight,) = loop.parameters
+    for _ in loop.steps():
+        loop.record("scores", torch.tensor(2.0), 3)
+        loop.record("scores", torch.tensor(0.0), 0)
+        loop.record("judged", torch.tensor(0.0), 0)
+        loop.backward(weight.sum(), ["a"])
+        loop.update()
+    (line,) = read_log(tmp_path)
+    assert line["scores"] == 2
+    assert "judged" not in line
 
 
 AVERAGED = """

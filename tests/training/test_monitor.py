@@ -252,6 +252,22 @@ def test_the_page_is_written_at_every_check_with_images(tiny_editor, tmp_path):
     assert last.count('data-role="strip"') == 3, "the middle step of each prompt"
 
 
+def test_a_monitor_samples_at_the_guidance_that_it_is_given(tiny_editor, tmp_path):
+    image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    prompts = EditBatch(image, ["a"], image, target=image)
+    scorers = {"l1": load_scorer("l1"), "ssim": load_scorer("ssim", against="target")}
+    editor = load_editor(tiny_editor)
+    config = MonitorConfig(n=2, num_inference_steps=1)
+    values = []
+    for name, guidance in (("own", None), ("none", (1.0, 1.0)), ("some", (3.0, 1.0))):
+        monitor = HackingMonitor(prompts, None, scorers, tmp_path / name, config, 1, guidance=guidance)
+        values.append(float(monitor.evaluate_prompts(editor)["l1"]))
+    plain = replace(editor.settings, guidance_scale=1.0, image_guidance_scale=1.0, num_inference_steps=1)
+    edited = editor.sample(editor.encode(image, ["a"]), [0], settings=plain).images
+    assert values[1] == pytest.approx(float(scorers["l1"](replace(prompts, edited=edited)).score))
+    assert len(set(values)) == 3
+
+
 def test_only_the_first_prompts_are_kept(tmp_path):
     rows = range(SHOWN - 2, SHOWN + 2)
     save_prompts(tmp_path, torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8), rows, 1)

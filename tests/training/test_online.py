@@ -1,5 +1,6 @@
 """Settings of online RL, groups' rollouts and their regions."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,20 @@ from rewardedit.data import open_rows
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.on_device import OnDevice
+from rewardedit.training import online, online_plan
+from rewardedit.training.estimate import PlanIncomplete, require_guidance
 from rewardedit.training.group_rollouts import Sampled, join_scores, rollout_noise
-from rewardedit.training.noise_masks import NoiseMasks, cache_masks, load_noise_masks, to_latents
+from rewardedit.training.memory import online_memory
+from rewardedit.training.noise_masks import (
+    NoiseMasks,
+    cache_masks,
+    load_noise_masks,
+    require_masks,
+    to_latents,
+)
 from rewardedit.training.old_policy import reference
-from rewardedit.training.online import OnlineConfig, OnlineRecipe
+from rewardedit.training.online import OnlineConfig, OnlineRecipe, prepare, require_base
+from rewardedit.training.online_plan import plan_online
 from rewardedit.training.trainable import TrainConfig, load_base
 from tests.online import DATA, REWARD, parts, settings
 
@@ -32,7 +43,10 @@ from tests.online import DATA, REWARD, parts, settings
         ({"reward": {"guidance_scale": 0.5}}, "guidance_scale"),
         ({"reward": {"advantage_clip": 0.0}}, "advantage_clip: expected above 0"),
         ({"reward": {"device": "gpu7"}}, "device: expected a name such as cuda:1"),
-        ({"train": {}}, r"train\.lora_rank: expected a rank"),
+        ({"train": {"lora_rank": None}}, r"train\.lora_rank: expected a rank"),
+        ({"train": {"min_snr": 5.0}}, r"^train\.min_snr: has no effect on rollouts"),
+        ({"train": {"null_text_target": "source"}}, r"train\.null_text_target: has no effect"),
+        ({"train": {"conditioning_dropout": 0.0}}, r"train\.conditioning_dropout: has no effect"),
         ({"monitor": {"held_out": "psnr"}}, "of the family pixel"),
         ({"reward": {"scorer": "nothing"}}, "no scorer named"),
     ],
@@ -143,6 +157,37 @@ def test_a_samplers_values_stay_with_their_images(made):
     torch.testing.assert_close(part.kept["inside"], part.mask.flatten(1).mean(1))
 
 
+def test_an_image_that_is_not_finite_is_left_out(made):
+    """Its zeros keep a weight of 0 times its loss from being NaN; the others' advantages are their own."""
+    _, tuning, _, rollouts, whole = made
+
+    def sampler(noise, cond, generators, mask):
+        latents = noise.clone()
+        latents[1, 0, 0, 0] = torch.nan
+        return Sampled(latents, {"states": latents[:, None] * 2})
+
+    own = type(rollouts)(rollouts.config, rollouts.train, rollouts.inputs, rollouts.pipe, sampler)
+    rollout = own.make(0, tuning.loop)
+    assert rollout.weight[1] == rollout.advantage[1] == 0
+    assert rollout.rewards[1].isnan().all()
+    assert (rollout.weight > 0).sum() == len(whole) - 1
+    assert all(value.isfinite().all() for value in (rollout.latents, rollout.kept["states"]))
+    assert rollout.latents[0].any()
+    ((mean, _),) = [(mean, n) for name, mean, n in tuning.loop._means if name == "images_without_score"][-1:]
+    assert float(mean) == pytest.approx(1 / 12)
+
+
+def test_replays_in_other_batches_are_told(made, capsys):
+    *_, rollouts, _ = made
+    own = type(rollouts)(rollouts.config, rollouts.train, rollouts.inputs, rollouts.pipe, together=6)
+    own.sizes["denoise"].rows = 5
+    own._report_memory()
+    assert "train.micro_batch_size: steps are taken 5 images at a time and replayed 6" in (
+        told := capsys.readouterr().out
+    )
+    assert told.endswith("set it to 3\n")
+
+
 def test_adapters_off_is_the_base_to_the_bit(made, tiny_editor):
     _, tuning, old, *_ = made
     unet = tuning.modules.unet
@@ -198,6 +243,62 @@ def test_given_masks_are_the_rows_own(tmp_path):
     assert set(masks.flatten().tolist()) == {0, 255}
     with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given; none of 6"):
         load_noise_masks("given", _Unmasked(), DATA, tmp_path / "none", "cpu")
+
+
+def test_rows_without_masks_are_refused_before_any_stage(tiny_editor, tmp_path, monkeypatch):
+    require_masks("given", open_rows(DATA))
+    require_masks("change", _Unmasked())
+    monkeypatch.setattr(online, "open_rows", lambda _: _Unmasked())
+    recipe = OnlineRecipe(**settings(tiny_editor, reward=replace(REWARD, noise_mask="given")))
+    with pytest.raises(ValueError, match=r"^reward\.noise_mask: expected rows with masks for given; 6 of 6"):
+        prepare(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_plans_look_at_masks_and_count_the_locator(tiny_editor, monkeypatch):
+    recipe = OnlineRecipe(**settings(tiny_editor, reward=replace(REWARD, noise_mask="given")))
+    monkeypatch.setattr(online_plan, "open_rows", lambda _: _Unmasked())
+    with pytest.raises(PlanIncomplete, match=r"reward\.noise_mask: expected rows with masks"):
+        plan_online(recipe, ["x"], [lambda *_: []])
+
+    editor, scorers = online_plan.models_of_plan(recipe)
+    locator = load_scorer({"clip_d": {"checkpoint": "shapes/clip"}})
+    bytes_of_it = sum(weight.numel() * weight.element_size() for weight in locator.parameters())
+    without = online_memory(recipe, editor(), scorers())
+    stages = online_memory(recipe, editor(), scorers(), locator=locator)
+    assert {stages[name] - without[name] for name in stages} == {bytes_of_it}
+    away = replace(recipe, reward=replace(REWARD, device="cuda:7"))
+    assert online_memory(away, editor(), scorers(), locator=locator)["step"] <= without["step"]
+
+
+def test_guidance_that_a_base_has_not_is_refused_early(tiny_editor, tmp_path):
+    index = {"_class_name": "Flux2KleinPipeline", "is_distilled": True}
+    (tmp_path / "model_index.json").write_text(json.dumps(index))
+    require_guidance(str(tmp_path), None, 1.0)
+    require_guidance(tiny_editor, 3.0, 1.5)
+    with pytest.raises(ValueError, match="has no classifier-free guidance"):
+        require_guidance(str(tmp_path), 3.0, 1.0)
+    (tmp_path / "model_index.json").write_text(json.dumps({**index, "is_distilled": False}))
+    with pytest.raises(ValueError, match="image_guidance_scale: has no effect on Flux2Klein"):
+        require_guidance(str(tmp_path), 3.0, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        ({"device": "cuda:77"}, r"^reward\.device: expected cpu or one of the \d+ GPUs"),
+        ({"guidance_scale": 3.0}, r"^reward\.guidance_scale: no"),
+    ],
+)
+def test_a_base_is_checked_with_its_rewards(reward, message, tiny_editor, monkeypatch):
+    """The family of a base without guidance is stood in for by its refusal alone."""
+
+    def refuse(*_: object) -> None:
+        raise ValueError("guidance_scale: no")
+
+    monkeypatch.setattr(online.estimate, "require_guidance", refuse)
+    with pytest.raises(ValueError, match=message):
+        require_base(OnlineRecipe(**settings(tiny_editor, reward=replace(REWARD, **reward))))
 
 
 def test_models_of_a_recipe_are_those_of_its_scorers(tiny_editor):
