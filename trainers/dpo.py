@@ -100,7 +100,9 @@ class Config(OnlineRecipe):
         require_unset(self, ("candidates",), unused)
         require_unset(self.preference, ("min_gap",), f"{unused}; reward.least_spread is alike")
         require_unset(self.reward, ("updates", "same_noise"), unused)
-        self.require_groups()
+        self.reward.groups(self.train)  # raises if they are not whole
+        if self.train.conditioning_dropout:  # none is what rollouts have: a recipe for both forms may say so
+            require_unset(self.train, ("conditioning_dropout",), unused, "train.")
 
 
 def plan(config: Config) -> list[str]:

@@ -293,6 +293,7 @@ def test_settings_of_rollouts_are_refused_without_them(settings, message, pairs)
     ("settings", "message"),
     [
         ({"reward": {"updates": 2}}, "updates: has no effect on pairs of rollouts"),
+        ({"conditioning_dropout": 0.1}, r"train\.conditioning_dropout: has no effect on pairs of rollouts"),
         ({"preference": PreferenceConfig(min_gap=1.0)}, "min_gap: has no effect on pairs of rollouts"),
         ({"candidates": CandidatesConfig()}, "candidates: has no effect on pairs of rollouts"),
     ],
