@@ -91,6 +91,7 @@ def relabel(
     folder: AnyPath,
     candidates: CandidatesConfig | None = None,
     share: Share | None = None,
+    loaded: Scorer | None = None,
 ) -> Relabelled:
     """Scores and labels every row into `folder`; complete shards of an earlier run are reused.
 
@@ -101,6 +102,7 @@ def relabel(
 
     Args:
         candidates: settings of the candidate edits among `rows`, besides the data's own edits.
+        loaded: the scorer on its device, if it is loaded already.
 
     Raises:
         ValueError: if the folder holds labels by another scorer, of other rows, or in other words; if no row
@@ -108,9 +110,9 @@ def relabel(
     """
     made_of = _made_of(config, rows, data, folder, candidates)
     name = spec_name(config.scorer)
-    loaded = Lazy(partial(_load, config.scorer, name))
-    load = partial(_on_device, loaded)
-    fingerprints = scorer_fingerprints({name: config.scorer}, loaded)
+    scorers = Lazy(partial(_load, config.scorer, name), None if loaded is None else {name: loaded})
+    load = partial(_on_device, scorers)
+    fingerprints = scorer_fingerprints({name: config.scorer}, scorers)
     if fingerprints:
         made_of["fingerprints"] = fingerprints
 

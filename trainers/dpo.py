@@ -11,7 +11,8 @@ worst of each group of edits that the current editor makes of a source; the refe
 editor every `preference.reference_every` updates.
 
 Deviations from the paper's code: a LoRA is trained; optionally the errors are weighed by a region, and the
-preferred edits' diffusion loss is added; with guidance, the online form compares guided predictions.
+preferred edits' diffusion loss is added; with guidance, the online form compares guided predictions, while
+the diffusion loss is that of predictions without it.
 
 Command: rewardedit train instruct-pix2pix-dpo
 """
@@ -27,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.config import require_unset
-from rewardedit.data import DataConfig, require_size
+from rewardedit.data import DataConfig, open_rows, require_size
 from rewardedit.evaluation.evaluate_config import require_variants
 from rewardedit.evaluation.held_out import comparison_plan, require_comparison
 from rewardedit.processes import print_on_main, processes
@@ -39,6 +40,7 @@ from rewardedit.training import estimate, memory, online, preference_plan, run
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts
 from rewardedit.training.monitor import Monitor, fixed_prompts, require_fields
+from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.old_policy import OldPolicy, reference
 from rewardedit.training.online import OnlineConfig, OnlineInputs, OnlineRecipe
 from rewardedit.training.pair_cache import GivenPairs, prepare_pairs
@@ -87,6 +89,8 @@ class Config(OnlineRecipe):
             raise ValueError(
                 "train.null_text_target, train.min_snr: have no effect on pairs of edits; leave them out"
             )
+        if self.reward.noise_mask is None:
+            require_unset(self.preference, ("unmasked",), "without reward.noise_mask; give that too")
         if self.pairs == "data":
             require_unset(self.reward, OF_ROLLOUTS, "on pairs of data; leave it out, or take pairs=rollouts")
             own = ("times", "reference_every")
@@ -96,7 +100,9 @@ class Config(OnlineRecipe):
         require_unset(self, ("candidates",), unused)
         require_unset(self.preference, ("min_gap",), f"{unused}; reward.least_spread is alike")
         require_unset(self.reward, ("updates", "same_noise"), unused)
-        self.require_groups()
+        self.reward.groups(self.train)  # raises if they are not whole
+        if self.train.conditioning_dropout:  # none is what rollouts have: a recipe for both forms may say so
+            require_unset(self.train, ("conditioning_dropout",), unused, "train.")
 
 
 def plan(config: Config) -> list[str]:
@@ -105,12 +111,15 @@ def plan(config: Config) -> list[str]:
     editor, scorers = models_of_plan(config)
 
     def rows() -> list[str]:
+        require_masks(config.reward.noise_mask, open_rows(recipe.data))
+        load_locator(config.reward.noise_mask)
         require_fields(fixed_prompts(recipe.data, config.monitor)[0], scorers())
         require_comparison(config.evaluate, recipe.data, scorers())
         lines = [preference_plan.pairs_line(recipe), f"variants: {', '.join(config.variants)}"]
         return [*lines, *comparison_plan(config.evaluate)]
 
-    needs = memory_of_feedback(config, editor, scorers, preference_plan.memory_of_stages)
+    stages = preference_plan.memory_of_recipe(recipe)
+    needs = memory_of_feedback(config, editor, scorers, stages)
     fitted = Lazy(lambda: fit_training(config.train, needs))
 
     def training() -> list[str]:
@@ -124,9 +133,7 @@ def plan(config: Config) -> list[str]:
 
     def needed() -> str:
         base, judges, settings = editor(), scorers(), replace(config, train=fitted()[0])
-        return estimate.memory_line(
-            lambda count: preference_plan.memory_of_stages(settings, base, judges, count)
-        )
+        return estimate.memory_line(lambda count: stages(settings, base, judges, count))
 
     return estimate.plan_of(rows, training, needed)
 
@@ -137,7 +144,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     Returns:
         The folder of the first variant's result, lora/.
     """
-    needs = memory_of_feedback(config, *models_of_plan(config), preference_plan.memory_of_stages)
+    needs = memory_of_feedback(
+        config, *models_of_plan(config), preference_plan.memory_of_recipe(online.with_data(config))
+    )
     fitted = fit_to_this_gpu(config.train, needs)
     online.require_base(replace(config, train=fitted))
     recipe = online.with_data(config)
@@ -153,7 +162,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
                 return tune_on_rollouts(own, inputs, monitor, settings, resume)
             return tune_on_data(own, inputs, monitor, settings, resume)
 
-        online.train_variant(own, inputs.watching, settings, tune)
+        guidance = config.reward.sampled_guidance if config.pairs == "rollouts" else None
+        online.train_variant(own, inputs.watching, settings, tune, guidance)
 
     made_of = online.made_of(recipe, "pairs", "candidates", "preference")
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
@@ -263,7 +273,11 @@ def pair_loss(
     errors = pairs.errors(family, scheduler, now)
     margin = errors.margin(expected, config.beta_of(scheduler))
     record_pairs(tuning.loop, pairs, margin, errors, expected, ((now - before) ** 2).flatten(1).mean(1))
-    loss = config.weight * preference_loss(margin) + config.diffusion_weight * errors.unmasked
+    loss = config.weight * preference_loss(margin)
+    if config.diffusion_weight:
+        unguided = pairs.guidance[0] is None
+        winners = errors.unmasked if unguided else pairs.winner_errors(family, tuning.unet, scheduler)
+        loss = loss + config.diffusion_weight * winners
     return pairs.mean(loss)
 
 

@@ -59,6 +59,8 @@ def name_columns(
         if name in names:
             column_of.setdefault(name, name)
 
+    if "edited" not in (columns or {}):
+        _require_one_preferred(file, _others(names, column_of), column_of)
     column_of |= _preferred(_others(names, column_of), column_of)
     column_of |= _by_aliases(file, _others(names, column_of), _lacking(column_of))
     column_of |= _plain_image(_others(names, column_of), column_of)
@@ -110,6 +112,19 @@ def _preferred(names: Sequence[str], found: Mapping[str, str]) -> dict[str, str]
         if "edited" not in found and winner in plain and loser in plain:
             return {"edited": plain[winner], "loser": plain[loser]}
     return {}
+
+
+def _require_one_preferred(file: Path, names: Sequence[str], found: Mapping[str, str]) -> None:
+    """Raises ValueError if a table has an edited image and another preferred one beside the rejected one."""
+    if "edited" not in found or "loser" not in found:
+        return
+    plain = {_picture(name): name for name in names}
+    for winner, _ in PREFERENCES:
+        if winner in plain:
+            raise ValueError(
+                f"{file}: expected one preferred edit beside {found['loser']}; got {found['edited']} and "
+                f"{plain[winner]}; say which by columns={{edited: {plain[winner]}}}"
+            )
 
 
 def _by_aliases(file: Path, names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:

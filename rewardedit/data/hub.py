@@ -108,6 +108,11 @@ class HubRows(HubTable):
         """The type of edit of each row; None if the data set names none."""
         return None if self.type_column is None else list(map(str, self.rows[self.type_column]))
 
+    def instructions(self) -> list[str | None]:
+        """The instruction of each row; None for one that has none. No image is opened."""
+        texts = self.rows[self.instruction_column]
+        return [text if isinstance(text, str) else None for text in texts]
+
     def other_source_ids(self) -> list[str | None]:
         """The second source image of each row, if it shows one."""
         return [None] * len(self)
@@ -284,9 +289,8 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
     if kind == "arrow" and (local / "dataset_dict.json").is_file():  # `save_to_disk` of several splits
         local = local / split
         if not local.is_dir():
-            raise ValueError(
-                f"{local.parent}: no split {split!r}; it has {', '.join(_folders(local.parent))}"
-            )
+            others = sorted(path.name for path in local.parent.iterdir() if path.is_dir())
+            raise ValueError(f"{local.parent}: no split {split!r}; it has {', '.join(others)}")
 
     files = sorted(filter(Path.is_file, local.rglob(f"*.{ENDINGS[kind]}")))
     if kind == "arrow":
@@ -299,10 +303,6 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
             f"{split}-00000.{ENDINGS[kind]}"
         )
     return own
-
-
-def _folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def _undecoded(feature: Any) -> Any:

@@ -68,10 +68,6 @@ class LabelledEdits(HubRows):
         """The label of each row, NaN where it has none."""
         return [math.nan if label is None else float(label) for label in self.rows["label"]]
 
-    def instructions(self) -> list[str]:
-        """The instruction of each row."""
-        return list(self.rows["instruction"])
-
     def row_id(self, row: dict[str, Any]) -> str:
         return str(row["id"])
 

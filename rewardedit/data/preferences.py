@@ -5,6 +5,7 @@ or the best and the worst of several scored edits.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from rewardedit.batch import EditPair, EditSample
 from rewardedit.data.pairs import Pairs
 from rewardedit.data.sources import Rows, source_ids
 from rewardedit.images import to_pixels
+from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 PAIRED = (
     "give a table with columns source, instruction, winner and loser, or one with a row for each edit and a "
@@ -27,7 +29,7 @@ class Preferences:
 
     pairs: Pairs
     groups: int  # sources with their instructions among the rows
-    tied: int  # those whose edits have one score
+    tied: int  # those whose best and worst scores are equal, or differ by less than was asked for
     alone: int  # those with fewer than two edits with a score
 
     def __len__(self) -> int:
@@ -97,10 +99,28 @@ def has_preferences(rows: Any) -> bool:
     return holds_pairs(rows) or stored_scores(rows) is not None
 
 
+def refuse_candidates(rows: Any) -> None:
+    """Raises ValueError if rows hold preferences, which a scorer's ranking of candidates would replace."""
+    if has_preferences(rows):
+        raise ValueError(
+            "candidates: the data has pairs or scores of its own, which would be ignored; leave candidates "
+            "out, or take data without them"
+        )
+
+
 def instructions_of(rows: Any) -> list[str | None]:
-    """The instruction of each row."""
+    """The instruction of each row; None for one that has none, or cannot be read."""
     texts = _column(rows, "instructions")
-    return [rows[i].instruction for i in range(len(rows))] if texts is None else texts
+    return list(map(partial(_instruction, rows), range(len(rows)))) if texts is None else texts
+
+
+def _instruction(rows: Any, index: int) -> str | None:
+    try:
+        return rows[index].instruction
+    except CONTENT_ERRORS as error:
+        if is_system_error(error):
+            raise
+        return None
 
 
 def _column(rows: Any, name: str) -> list[Any] | None:
@@ -116,12 +136,18 @@ def preferences(rows: Rows, scores: Sequence[float] | None = None, min_gap: floa
 
     Args:
         scores: of each row, NaN where it has none; None: those that the data set has.
-        min_gap: groups whose best and worst scores do not differ by more give no pair.
+        min_gap: groups whose best and worst scores differ by less give no pair, nor do those of equal scores.
 
     Raises:
-        ValueError: if the rows hold no pairs and no scores, or no group gives a pair.
+        ValueError: if the rows hold no pairs and no scores, or no group gives a pair; for a gap beside pairs
+            that rows hold.
     """
     if holds_pairs(rows):
+        if min_gap:
+            raise ValueError(
+                "preference.min_gap: has no effect on pairs that the data holds, which have no scores; leave "
+                "it out"
+            )
         return Preferences(StoredPairs(rows), len(rows), 0, 0)
     scores = stored_scores(rows) if scores is None else scores
     if scores is None:
@@ -149,16 +175,17 @@ def best_against_worst(
             continue
         best = max(scored, key=scores.__getitem__)
         worst = min(scored, key=scores.__getitem__)
-        if scores[best] - scores[worst] > min_gap:
+        gap = scores[best] - scores[worst]
+        if gap > 0 and gap >= min_gap:
             numbers.append((best, worst))
         else:
             tied += 1
     alone = len(groups) - len(numbers) - tied
     if not numbers:
+        gap = f" by at least {min_gap:g}" if min_gap else ""
         raise ValueError(
-            f"data: none of {len(groups)} sources with their instructions has two edits whose scores differ "
-            f"by more than {min_gap:g} ({tied} without spread, {alone} with fewer than two scored edits); "
-            f"{PAIRED}"
+            f"data: none of {len(groups)} sources with their instructions has two edits whose scores "
+            f"differ{gap} ({tied} without spread, {alone} with fewer than two scored edits); {PAIRED}"
         )
     return Preferences(RankedPairs(rows, numbers), len(groups), tied, alone)
 

@@ -60,19 +60,7 @@ class WebDatasetEdits(HubRows):
         )
 
     def opened(self, row: dict[str, Any], number: int | str) -> dict[str, Any]:
-        if FAULT in row:
-            raise ValueError(row[FAULT])
-        if "json" not in row:
-            raise ValueError("json: expected KEY.json with the instruction; the row has none")
-        if len(row["json"]) > MAX_BODY_BYTES:
-            raise ValueError(f"json: expected at most {MAX_BODY_BYTES // 2**20} MiB")
-        try:
-            said = read_json(row["json"])
-        except ValueError as error:
-            raise ValueError(f"json: not JSON that can be read ({error})") from error
-        if not isinstance(said, dict):
-            raise ValueError("json: expected an object with the instruction; got another value")
-        words = {name: said.get(name) for name in ("instruction", *TEXTS)}
+        words = _words(row)
         files = {name: _file(row, name) for name in self.pictures}
         return super().opened({KEY: row[KEY], **files, **words}, number)
 
@@ -82,6 +70,16 @@ class WebDatasetEdits(HubRows):
             row = self.rows.only(number, lambda name: name.startswith("source."))
             ids.append(content_id(_file(row, "source"), number, self.folder))
         return ids
+
+    def instructions(self) -> list[str | None]:
+        return list(map(self._instruction, range(len(self.rows))))
+
+    def _instruction(self, number: int) -> str | None:
+        try:
+            text = _words(self.rows.only(number, lambda name: name == "json"))["instruction"]
+        except ValueError:
+            return None
+        return text if isinstance(text, str) else None
 
     def id_of(self, index: int) -> str:
         return self.rows.rows[index][1][KEY]
@@ -98,6 +96,27 @@ def is_used(endings: str) -> bool:
     """True for members that an edit is made of, by what follows the first dot of their names."""
     name, _, ending = endings.partition(".")
     return endings == "json" or (name in PICTURES and f".{ending.lower()}" in ENDINGS)
+
+
+def _words(row: dict[str, Any]) -> dict[str, Any]:
+    """The texts of a row's KEY.json.
+
+    Raises:
+        ValueError: if it has none that can be read.
+    """
+    if FAULT in row:
+        raise ValueError(row[FAULT])
+    if "json" not in row:
+        raise ValueError("json: expected KEY.json with the instruction; the row has none")
+    if len(row["json"]) > MAX_BODY_BYTES:
+        raise ValueError(f"json: expected at most {MAX_BODY_BYTES // 2**20} MiB")
+    try:
+        words = read_json(row["json"])
+    except ValueError as error:
+        raise ValueError(f"json: not JSON that can be read ({error})") from error
+    if not isinstance(words, dict):
+        raise ValueError("json: expected an object with the instruction; got another value")
+    return {name: words.get(name) for name in ("instruction", *TEXTS)}
 
 
 def _file(row: dict[str, Any], name: str) -> Any:

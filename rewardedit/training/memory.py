@@ -244,17 +244,20 @@ def reward_conditioned_memory(
     scorer.to("meta")
     needed = finetuning_memory(editor, config.train, processes)
     train = config.train
-    stages = {}
-    if config.candidates is not None and config.candidates.editors:
-        number = getattr(torch, config.candidates.dtype or "float16").itemsize  # the default on a GPU
-        stages["candidates"] = (
-            editor.bytes(number) + config.candidates.batch_size * editor.sampled * number // FULL
-        )
+    stages = _candidates(editor, config.candidates)
     stages["scores"] = weights(scorer) + config.relabel.batch_size * scoring(editor, scorer)
     stages["latents"] = (
         editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
     return _with_overhead(stages | _fine_tuning(editor, train, needed))
+
+
+def _candidates(editor: Blueprint, candidates: Any) -> dict[str, int]:
+    """Bytes of editing by other editors of the same architecture; {} without any."""
+    if candidates is None or not candidates.editors:
+        return {}
+    number = getattr(torch, candidates.dtype or "float16").itemsize  # the default on a GPU
+    return {"candidates": editor.bytes(number) + candidates.batch_size * editor.sampled * number // FULL}
 
 
 def refl_memory(
@@ -337,7 +340,13 @@ def online_memory(
 
 
 def preference_memory(
-    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int, rows: int
+    config: Any,
+    editor: Blueprint,
+    scorers: dict[str, Scorer],
+    processes: int,
+    rows: int,
+    ranked: bool,
+    locator: Scorer | None = None,
 ) -> dict[str, int]:
     """Most bytes that each stage of a training on pairs of data needs, on the device that trains.
 
@@ -345,6 +354,8 @@ def preference_memory(
         config: an `OnlineRecipe`.
         scorers: as for `online_memory`.
         rows: edits of a forward pass.
+        ranked: the data's edits and candidates are scored, as it has no pairs or scores.
+        locator: as for `online_memory`; it is there until regions are found, before the training.
     """
     train = config.train
     both = replace(train, batch_size=rows * processes, micro_batch_size=rows)
@@ -355,9 +366,12 @@ def preference_memory(
     looked = config.monitor.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in (first, held_out))
     )
-    stages = {
-        "scores": SCORE_BATCH * scoring(editor, first),
+    stages = _candidates(editor, config.candidates)
+    if ranked and here:
+        stages["scores"] = SCORE_BATCH * scoring(editor, first)
+    stages |= {
         "latents": editor.bytes()
+        + (weights(locator) if here and locator is not None else 0)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         **_fine_tuning(editor, both, needed),
         "watching": needed.resident + needed.casts + looked,

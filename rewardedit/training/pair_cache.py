@@ -15,7 +15,13 @@ from rewardedit.batch import EditBatch, EditPair
 from rewardedit.data import DataConfig, open_rows, row_shards
 from rewardedit.data.bad_rows import require_few, unreadable_rows
 from rewardedit.data.pairs import Pairs
-from rewardedit.data.preferences import PairRows, Preferences, has_preferences, preferences
+from rewardedit.data.preferences import (
+    PairRows,
+    Preferences,
+    has_preferences,
+    preferences,
+    refuse_candidates,
+)
 from rewardedit.data.reading import read_shard
 from rewardedit.diffusion.editor_files import files_of_editor
 from rewardedit.diffusion.editors import Editor
@@ -24,10 +30,11 @@ from rewardedit.processes import print_on_main
 from rewardedit.relabel import RelabelConfig, relabel
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.scorer_spec import ScorerSpec
+from rewardedit.scorers import Scorer
 from rewardedit.stages.stage import stage
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training.latents import LatentCache, encode_rows, open_arrays, unreadable_of
-from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks
+from rewardedit.training.noise_masks import NoiseMasks, load_noise_masks, require_masks
 from rewardedit.training.online import Watching, load_watching
 from rewardedit.training.preferences import region_weights
 from rewardedit.training.prompt_cache import ENCODE_BATCH
@@ -42,19 +49,25 @@ def find_pairs(
     scorer: ScorerSpec,
     min_gap: float,
     folder: Path,
+    loaded: Scorer | None = None,
 ) -> Preferences:
     """The rows' own pairs, or the best against the worst of each source's edits, by the rows' scores or else
     by a scorer's, which are kept in `folder`.
 
+    Args:
+        loaded: the scorer, if it is loaded already.
+
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are none, or the data's own preferences or `min_gap` would have no effect.
     """
     rows: Any = open_rows(data)
     if candidates is not None:
+        refuse_candidates(rows)
         rows = candidate_rows(candidates, data, folder / "candidates")
     scores = None
     if not has_preferences(rows):
-        scores = relabel(RelabelConfig(scorer), rows, data, folder / "relabelled", candidates).score
+        config = RelabelConfig(scorer)
+        scores = relabel(config, rows, data, folder / "relabelled", candidates, loaded=loaded).score
     return preferences(rows, scores, min_gap)
 
 
@@ -154,18 +167,22 @@ def prepare_pairs(config: Any, folder: Path) -> GivenPairs:
     Raises:
         ValueError: if there are no pairs, or too many of them cannot be read.
     """
+    noise_mask: Any = config.reward.noise_mask
+    require_masks(noise_mask, open_rows(config.data))
     watching = load_watching(config)
     data, scorer, min_gap = config.data, config.reward.scorer, config.preference.min_gap
-    found = find_pairs(data, config.candidates, scorer, min_gap, folder)
+    found = find_pairs(data, config.candidates, scorer, min_gap, folder, watching.reward)
     print_on_main(str(found))
     device = devices.default_device()
+    # Before the latents, so that rows without masks, or a model that is not there, are told at once.
+    rows: Any = PairRows(found.pairs)
+    masks = load_noise_masks(noise_mask, rows, data, folder / "masks", config.reward.device or device)
+
     editor = load_base(config.base, device)
     pairs = {"reward": scorer, "candidates": config.candidates, "min_gap": min_gap}
     batch_size = config.train.encode_batch_size
     cache = make_pair_cache(found.pairs, data, editor, folder / "cache", pairs, batch_size)
     require_few(folder, unreadable_rows(cache.unreadable), len(found), config.bad_rows)
-    noise_mask: Any = config.reward.noise_mask
-    masks = load_noise_masks(noise_mask, cache.rows, data, folder / "masks", device)
     if masks is not None:
         cache.regions = cache_regions(cache, masks, folder / "regions", {**pairs, "noise_mask": noise_mask})
     prompt = RewardPrompt.load(files_of_editor(config.base))  # a conditioned base is asked for its best

@@ -1,15 +1,19 @@
 """Plans of direct preference optimisation, before anything runs: pairs, UNet calls, memory."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from rewardedit.data import open_rows
-from rewardedit.data.preferences import has_preferences, preferences
+from rewardedit.data.preferences import has_preferences, preferences, refuse_candidates
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer
+from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.memory import Blueprint
+from rewardedit.training.noise_masks import load_locator
 from rewardedit.training.online_plan import rollout_calls
 from rewardedit.training.preferences import PreferenceConfig
 
@@ -18,7 +22,9 @@ def pairs_line(config: Any) -> str:
     """Line of the plan with the number of pairs, or of groups."""
     rows = open_rows(config.data)
     if config.pairs == "data":
-        if config.candidates is None and has_preferences(rows):
+        if config.candidates is not None:
+            refuse_candidates(rows)
+        elif has_preferences(rows):
             return str(preferences(rows, min_gap=config.preference.min_gap))
         scorer = spec_name(config.reward.scorer)
         return f"rows: {len(rows)}; pairs: the best and the worst edit of each source by {scorer}"
@@ -44,22 +50,49 @@ def calls_of(config: Any, loss: PreferenceConfig, editor: Blueprint) -> list[Une
     count = processes().num_processes
     pairs, passes = pairs_of_pass(config, count)
     guided = editor.family.guided_rows if config.reward.guidance_scale else 1
-    rows = pairs * guided
-    calls = [UnetCalls(passes, rows, gradient=True)]
+    calls = []
     if loss.weight:
-        calls = [UnetCalls(passes, 2 * rows, gradient) for gradient in (True, False)]
+        calls += [UnetCalls(passes, 2 * pairs * guided, gradient) for gradient in (True, False)]
+    if loss.diffusion_weight and (guided > 1 or not loss.weight):
+        calls.append(UnetCalls(passes, pairs, gradient=True))
     if config.pairs == "rollouts":
         calls.append(rollout_calls(config.reward, config.train, count, guided))
     return calls
 
 
 def memory_of_stages(
-    config: Any, editor: Blueprint, scorers: dict[str, Scorer], processes: int = 1
+    config: Any,
+    editor: Blueprint,
+    scorers: dict[str, Scorer],
+    processes: int = 1,
+    ranked: bool = False,
+    locator: Scorer | None = None,
 ) -> dict[str, int]:
     """Most bytes that each stage of a recipe needs. A pass holds both edits of its pairs; the reference's
     call keeps nothing.
+
+    Args:
+        ranked: see `is_ranked`.
+        locator: as for `memory.online_memory`.
     """
     pairs, _ = pairs_of_pass(config, processes)
-    if config.pairs == "rollouts":
-        return memory.online_memory(config, editor, scorers, processes, 2 * pairs)
-    return memory.preference_memory(config, editor, scorers, processes, 2 * pairs)
+    rows = 2 * pairs
+    if config.pairs == "data":
+        return memory.preference_memory(config, editor, scorers, processes, rows, ranked, locator)
+    if config.reward.guidance_scale and config.preference.diffusion_weight:
+        rows += math.ceil(pairs / editor.family.guided_rows)  # the winners' once more, without guidance
+    return memory.online_memory(config, editor, scorers, processes, rows, locator)
+
+
+def memory_of_recipe(config: Any) -> Callable[..., dict[str, int]]:
+    """`memory_of_stages` of this recipe, which opens its data once to know if its edits are ranked."""
+    ranked = Lazy(lambda: is_ranked(config))
+    locator = Lazy(lambda: load_locator(config.reward.noise_mask))
+    return lambda *given: memory_of_stages(*given, ranked=ranked(), locator=locator())
+
+
+def is_ranked(config: Any) -> bool:
+    """True if `reward.scorer` ranks edits of the data and candidates."""
+    if config.pairs != "data":
+        return False
+    return config.candidates is not None or not has_preferences(open_rows(config.data))

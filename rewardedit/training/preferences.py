@@ -18,7 +18,8 @@ from rewardedit.training.group_rollouts import Rollout
 from rewardedit.training.loop import TrainLoop
 from rewardedit.training.rollouts import RolloutPrompts, slot_noise
 
-NOISE_BETA = 2000.0  # of predictions of noise: Diffusion-DPO's value for Stable Diffusion 1.5
+# of predictions of noise: the paper's value for Stable Diffusion 1.5, where its code has 5000
+NOISE_BETA = 2000.0
 VELOCITY_BETA = 100.0  # of velocities, in Flow-GRPO's code; no source has one for predictions of x_0
 SEED = 3_000_017  # so that the noise of comparisons differs from that of rollouts
 
@@ -35,8 +36,8 @@ class PreferenceConfig:
     # share of the errors' weight that lies evenly on the whole image where reward.noise_mask gives the rest
     # to a region; 1: all of it
     unmasked: float = 0.1
-    # pairs of the data: least difference of the best and the worst score of a source's edits, in the score's
-    # units
+    # scored edits of the data: least difference of the best and the worst score of a source, in the score's
+    # units; equal scores are never a pair
     min_gap: float = 0.0
     times: int = 1  # pairs of rollouts: time steps at which a pair is compared in an update
     # pairs of rollouts: updates after which the reference becomes the current editor; None: it stays the base
@@ -143,7 +144,9 @@ class PairBatch:
         return PairErrors(*errors.chunk(2), unmasked=unmasked.chunk(2)[0])
 
     def winner_errors(self, family: EditFamily, denoiser: Any, scheduler: Any) -> Float[Tensor, " b"]:
-        """Mean squared errors of predictions for the preferred edits alone: their diffusion loss."""
+        """Mean squared errors of unguided predictions for the preferred edits alone, without a region: their
+        diffusion loss.
+        """
         half = slice(len(self.x_0) // 2)
         winners = replace(
             self,
@@ -152,6 +155,7 @@ class PairBatch:
             times=self.times[half],
             cond=self.cond.take(half),
             region=None,
+            guidance=(None, 1.0),
         )
         target = family.target(scheduler, winners.x_0, winners.noise, winners.times)
         predicted = winners.predict(family, denoiser, scheduler)
@@ -168,7 +172,7 @@ class PairErrors:
 
     winner: Float[Tensor, " b"]
     loser: Float[Tensor, " b"]
-    unmasked: Float[Tensor, " b"]  # of the winner, without a region's weights: its diffusion loss
+    unmasked: Float[Tensor, " b"]  # of the winner, without a region's weights
 
     def margin(self, reference: "PairErrors", beta: float) -> Float[Tensor, " b"]:
         """Implicit reward of the preferred edit over the rejected one: −β/2 · [(e_w − e_w,ref) − (e_l −
@@ -217,7 +221,8 @@ class RolloutPairs:
         total = float(sum_of_processes(apart.sum()))
         region = None if rollout.mask is None else region_weights(rollout.mask[first], unmasked)
         share = (apart * groups / max(total, 1.0)).float()
-        return cls(rollout.take(first + best), rollout.take(first + worst), share, region)
+        pair = [_finite_where(apart > 0, rollout.take(first + place)) for place in (best, worst)]
+        return cls(*pair, share, region)
 
     def split(self, size: int) -> list["RolloutPairs"]:
         """The pairs in parts of `size` groups."""
@@ -227,6 +232,12 @@ class RolloutPairs:
             part = RolloutPairs(self.best.take(which), self.worst.take(which), self.share[which], region)
             parts.append(part)
         return parts
+
+
+def _finite_where(kept: Bool[Tensor, " g"], images: Rollout) -> Rollout:
+    """The images, with zeros in place of those left out, which may be NaN: that times a share of 0 is NaN."""
+    latents = images.latents
+    return replace(images, latents=torch.where(kept[:, None, None, None], latents, torch.zeros_like(latents)))
 
 
 def record_pairs(
@@ -239,9 +250,10 @@ def record_pairs(
 ) -> None:
     """Records means over pairs for the log, without those that are left out.
 
-    `accuracy` is the share of pairs whose preferred edit the editor prefers (a margin above 0); `distance`
-    the mean squared distance of its predictions to the reference's; `winner_gain` and `loser_gain` are how
-    much lower than the reference's its errors are. Where both fall, it unlearns both edits.
+    `accuracy` is the share of pairs whose preferred edit the editor prefers (a margin above 0; one of exactly
+    0, as at the start, counts for half); `distance` the mean squared distance of its predictions to the
+    reference's; `winner_gain` and `loser_gain` are how much lower than the reference's its errors are. Where
+    both fall, it unlearns both edits.
 
     Args:
         expected: errors of the reference.
@@ -252,7 +264,7 @@ def record_pairs(
     n = kept.sum()
     values = {
         "margin": margin,
-        "accuracy": (margin > 0).float(),
+        "accuracy": (margin.sign() + 1) / 2,
         "distance": sum(distance.chunk(2)) / 2,
         "winner_gain": expected.winner - errors.winner,
         "loser_gain": expected.loser - errors.loser,

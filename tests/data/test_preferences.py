@@ -1,13 +1,16 @@
 """Pairs of edits from tables, data sets of pairs, and scored edits."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from rewardedit.batch import EditPair, EditSample
 from rewardedit.data import DataConfig, held_out_rows, open_rows
-from rewardedit.data.preferences import PairRows, preferences
-from tests.data.layouts import photograph, same, write_parquet
+from rewardedit.data.bad_rows import ValidatedRows
+from rewardedit.data.preferences import PairRows, instructions_of, preferences, refuse_candidates
+from tests.data.layouts import NOT_AN_IMAGE, photograph, same, write_layout, write_parquet
+from tests.data.test_adapters import write_tar
 from tests.data.test_pairs import DATA, data_row
 
 IMAGES = ("chelsea", "coffee", "rocket")
@@ -97,8 +100,64 @@ def test_the_best_and_the_worst_of_scored_edits_are_a_pair(tmp_path):
         "pairs: 1 of 4 sources with their instructions; left out: 1 without spread, 2 with fewer than two "
         "scored edits"
     )
-    with pytest.raises(ValueError, match=r"two edits whose scores differ by more than 2\.9"):
-        preferences(open_rows(write_table(tmp_path, rows)), min_gap=2.9)
+
+
+def test_the_least_gap_is_enough_and_equal_scores_are_not(tmp_path):
+    rows = [scored_row("rocket", 0.5), scored_row("coffee", 3)]
+    rows += [scored_row(edited, 1.0, source="coffee.png") for edited in ("coffee", "rocket")]
+    data = open_rows(write_table(tmp_path, rows))
+    assert str(preferences(data, min_gap=2.5)) == str(preferences(data))
+    assert len(preferences(data).pairs) == 1
+    with pytest.raises(ValueError, match=r"two edits whose scores differ by at least 2\.6"):
+        preferences(data, min_gap=2.6)
+    with pytest.raises(ValueError, match=r"two edits whose scores differ \(1 without spread"):
+        preferences(data, [1.0, 1.0, float("nan"), 1.0])
+
+
+def test_settings_that_pairs_would_leave_without_effect(tmp_path):
+    pairs = open_rows(write_table(tmp_path, [pair_row()]))
+    with pytest.raises(ValueError, match=r"preference\.min_gap: has no effect on pairs that the data holds"):
+        preferences(pairs, min_gap=0.5)
+    for rows in (pairs, open_rows(write_table(tmp_path, [scored_row("coffee", 1)]))):
+        with pytest.raises(ValueError, match="candidates: the data has pairs or scores of its own"):
+            refuse_candidates(rows)
+    refuse_candidates(open_rows(write_table(tmp_path, [scored_row("coffee", None)])))
+
+
+def test_two_columns_of_preferred_edits_are_refused(tmp_path):
+    data = write_table(tmp_path, [pair_row(edited="chelsea.png")])
+    with pytest.raises(ValueError, match=r"beside loser; got edited and winner; .* columns=\{edited: winner"):
+        open_rows(data)
+    for name, expected in (("winner", "coffee"), ("edited", "chelsea")):
+        (pair,) = preferences(open_rows(replace(data, columns={"edited": name}))).pairs
+        assert same(pair.left.edited, expected)
+        assert same(pair.right.edited, "rocket")
+
+
+def test_instructions_are_read_without_images(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    changes: tuple = ({}, {"original_image": NOT_AN_IMAGE}, {"edit_prompt": None})
+    folder = write_layout(tmp_path / "table", "instruct_pix2pix", changes)
+    data = DataConfig("instruct_pix2pix", str(folder), size=16)
+    assert instructions_of(open_rows(data)) == ["make it coffee", "make it coffee", None]
+
+    folder = tmp_path / "tar"
+    folder.mkdir()
+    files = {"source.png": b"no image", "json": {"instruction": "x"}}
+    write_tar(folder / "train-0.tar", {"a": files, "b": {**files, "json": {"instruction": 5}}, "c": files})
+    assert instructions_of(open_rows(DataConfig("webdataset", str(folder)))) == ["x", None, "x"]
+
+
+def test_an_unreadable_row_has_no_instruction():
+    edits = [EditSample(str(i), photograph("chelsea"), "x", edited=photograph("coffee")) for i in range(2)]
+    assert instructions_of(ValidatedRows(edits, refuse_the_first)) == [None, "x"]
+
+
+def refuse_the_first(sample):
+    if sample.id == "0":
+        raise ValueError("no image")
 
 
 def test_rows_without_preferences_or_scores_are_refused(tmp_path):

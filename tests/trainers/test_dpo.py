@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,15 +18,19 @@ from rewardedit.cli.recipes import load_recipe
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.files import read_json_lines, read_log
+from rewardedit.scorers import load_scorer
+from rewardedit.scorers.on_device import OnDevice
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.trainers.dpo import Config, plan, train
+from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.group_rollouts import Rollout
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.online import OnlineConfig, with_data
 from rewardedit.training.pair_cache import find_pairs
-from rewardedit.training.preference_plan import pairs_line
+from rewardedit.training.preference_plan import calls_of, memory_of_stages, pairs_line
 from rewardedit.training.preferences import PreferenceConfig, RolloutPairs
 from rewardedit.training.trainable import TrainConfig
+from tests.data.layouts import NOT_AN_IMAGE, write_layout
 from tests.editors import small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
 from tests.forks import launch, run, run_here
 from tests.models import tiny_pipeline
@@ -67,6 +73,12 @@ def config_of(data: DataConfig, base: str, **settings) -> Config:
     return Config("x", data, reward, base, train, LOOK, **own)
 
 
+def stages_of(lines: list[str]) -> list[str]:
+    """Names of the stages in a plan's line of memory."""
+    (line,) = [line for line in lines if line.startswith("memory, GiB: ")]
+    return re.findall(r"([a-z]+) [\d.]+", line)
+
+
 def online_of(base: str, **settings) -> Config:
     """Two groups of three images an update."""
     reward = {"group_size": 3, "num_inference_steps": 2, **settings.pop("reward", {})}
@@ -79,12 +91,12 @@ def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path):
     lines = plan(config)
     assert "pairs: 8 of 8 sources with their instructions" in lines
     assert "UNet calls an update: 1 with gradient on 8 rows, 1 without on 8 rows" in lines
-    assert any(line.startswith("memory, GiB: ") for line in lines)
+    assert stages_of(lines) == ["latents", "step", "update", "watching", "sweep"], "nothing is scored"
     out = train(config, tmp_path / "run")
     assert out == tmp_path / "run" / "lora"
     first, *_, last = read_log(tmp_path / "run")
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert (first["margin"], first["accuracy"], first["distance"]) == (0, 0, 0)
+    assert (first["margin"], first["accuracy"], first["distance"]) == (0, 0.5, 0)
     assert last["distance"] > 0
     assert last["margin"] != 0
     watched = json.loads((tmp_path / "run" / "monitor.json").read_text())
@@ -105,11 +117,32 @@ def test_candidates_are_ranked_by_the_reward(tiny_editor, tmp_path):
     config = config_of(data, tiny_editor, candidates=candidates)
     line = "rows: 4; pairs: the best and the worst edit of each source by l1"
     assert pairs_line(with_data(config)) == line
+    ranked = ["candidates", "scores", "latents", "step", "update", "watching", "sweep"]
+    assert stages_of(plan(config)) == ranked
     found = find_pairs(data, candidates, "l1", 0.0, tmp_path)
     assert len(found) == 4
     for pair in found.pairs:
         assert pair.left.id.endswith("/source"), "nothing has changed less"
         assert torch.equal(pair.left.source, pair.right.source)
+
+
+def test_ranking_uses_the_scorer_that_is_loaded(tmp_path):
+    calls = []
+    scorer = load_scorer("l1")
+    scorer.register_forward_hook(lambda *_: calls.append(1))
+    data = DataConfig("shapes", limit=4, size=32)
+    find_pairs(data, CandidatesConfig(), "l1", 0.0, tmp_path, OnDevice(scorer, "cpu"))
+    assert calls
+
+
+def test_an_unreadable_row_does_not_end_a_ranking(tmp_path, monkeypatch):
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    changes: tuple = ({}, {"edited_image": NOT_AN_IMAGE})
+    data = DataConfig("instruct_pix2pix", str(write_layout(tmp_path / "data", "instruct_pix2pix", changes)))
+    found = find_pairs(replace(data, size=32), CandidatesConfig(), "l1", 0.0, tmp_path / "run")
+    assert [pair.left.id for pair in found.pairs] == ["0/source"]
 
 
 @pytest.mark.slow
@@ -158,8 +191,11 @@ def test_errors_are_weighed_by_the_region_of_both_edits(pairs, tiny_editor, tmp_
 
 
 def test_a_given_mask_needs_rows_with_one(pairs, tiny_editor, tmp_path):
-    with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given"):
-        train(config_of(pairs, tiny_editor, reward={"noise_mask": "given"}), tmp_path / "run")
+    config = config_of(pairs, tiny_editor, reward={"noise_mask": "given"})
+    for start in (plan, partial(train, folder=tmp_path / "run")):
+        with pytest.raises(ValueError, match="noise_mask: expected rows with masks for given"):
+            start(config)
+    assert not (tmp_path / "run" / "cache").exists(), "said before the latents are made"
 
 
 def test_the_best_and_the_worst_of_rollouts_are_trained_on(tiny_editor, tmp_path):
@@ -205,9 +241,45 @@ def test_best_and_worst_are_chosen_within_groups():
     assert chosen.share.tolist() == [1.5, 0.0, 1.5]
 
 
+def test_nothing_of_groups_left_out_is_trained_on():
+    value = torch.tensor([0.5, 0.5, 0.0, 1.0, 2.0, 0.0])  # no spread, and a third one without a score
+    latents = torch.zeros(6, 1, 2, 2)
+    latents[[0, 1, 2, 5]] = torch.nan
+    rows = torch.arange(6)
+    weight = torch.tensor([0.0, 0.0, 0.0, 1.0, 1.0, 0.0])
+    rollout = Rollout(rows, rows, latents, value, weight, torch.zeros(6, 1), None, {})
+    chosen = RolloutPairs.choose(rollout, group_size=3, groups=2, unmasked=0.1)
+    assert chosen.share.tolist() == [0.0, 2.0]
+    assert chosen.best.latents.isfinite().all()
+    assert chosen.worst.latents.isfinite().all()
+
+
+def test_the_winners_diffusion_loss_takes_a_call_more(tiny_editor):
+    config = online_of(tiny_editor, reward={"guidance_scale": 3.0})
+    editor = load_blueprint(tiny_editor, 32)
+    plain, both = PreferenceConfig(), PreferenceConfig(diffusion_weight=1.0)
+    calls = []
+    for loss in (plain, both, replace(both, weight=0.0)):
+        calls.append([(call.rows, call.gradient) for call in calls_of(config, loss, editor)[:-1]])
+    pair = [(12, True), (12, False)]
+    assert calls == [pair, [*pair, (2, True)], [(2, True)]]
+
+
+@pytest.mark.slow
+def test_the_winners_diffusion_loss_takes_memory(tiny_editor):
+    config = online_of(tiny_editor, reward={"guidance_scale": 3.0})
+    editor = load_blueprint(tiny_editor, 32)
+    needed = []
+    for loss in (PreferenceConfig(), PreferenceConfig(diffusion_weight=1.0)):
+        scorers = {"reward": load_scorer("l1"), "held_out": load_scorer("l1")}
+        needed.append(memory_of_stages(replace(config, preference=loss), editor, scorers)["step"])
+    assert needed[0] < needed[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"preference": PreferenceConfig(unmasked=0.5)}, "unmasked: has no effect without reward.noise_mask"),
         ({"reward": {"group_size": 4}}, "group_size: has no effect on pairs of data"),
         ({"preference": PreferenceConfig(times=2)}, "times: has no effect on pairs of data"),
     ],
@@ -221,6 +293,7 @@ def test_settings_of_rollouts_are_refused_without_them(settings, message, pairs)
     ("settings", "message"),
     [
         ({"reward": {"updates": 2}}, "updates: has no effect on pairs of rollouts"),
+        ({"conditioning_dropout": 0.1}, r"train\.conditioning_dropout: has no effect on pairs of rollouts"),
         ({"preference": PreferenceConfig(min_gap=1.0)}, "min_gap: has no effect on pairs of rollouts"),
         ({"candidates": CandidatesConfig()}, "candidates: has no effect on pairs of rollouts"),
     ],

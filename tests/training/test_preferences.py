@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.autograd import gradcheck
 from rewardedit.batch import EditPair, EditSample
 from rewardedit.data import DataConfig
 from rewardedit.diffusion.editors import load_editor
+from rewardedit.trainers.dpo import pair_loss
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.old_policy import reference
 from rewardedit.training.pair_cache import PairCache, make_pair_cache
@@ -203,3 +205,18 @@ def test_the_diffusion_loss_of_winners_is_unmasked(tiny_editor, cache, tmp_path)
     torch.testing.assert_close(errors.unmasked.mean(), expected)
     torch.testing.assert_close(alone.mean(), expected)
     assert not torch.allclose(errors.winner, errors.unmasked)
+
+
+def test_the_diffusion_loss_of_winners_is_unguided(tiny_editor, cache, tmp_path):
+    tuning = tuning_of(tiny_editor, cache, tmp_path)
+    family, scheduler, fixed = tuning.editor.family, tuning.scheduler, partial(reference, tuning.modules.unet)
+    plain = batch_of(tuning, cache)
+    cond = replace(plain.cond, null_embeds=torch.zeros_like(plain.cond.embeds[:1]))
+    guided = replace(plain, cond=cond, guidance=(3.0, 1.5))
+    with torch.no_grad():
+        alone = plain.winner_errors(family, tuning.unet, scheduler)
+        torch.testing.assert_close(guided.winner_errors(family, tuning.unet, scheduler), alone)
+        for both in (plain, guided):
+            preferred = pair_loss(PreferenceConfig(), tuning, both, fixed)
+            added = pair_loss(PreferenceConfig(diffusion_weight=1.0), tuning, both, fixed)
+            torch.testing.assert_close(added - preferred, alone.mean())
