@@ -160,11 +160,7 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         if key not in fields:
             raise unknown_setting(str(key), known, where)
         out[key] = _convert(hints[key], _completed(fields[key], value), f"{where}{key}")
-    missing = [
-        name
-        for name, f in fields.items()
-        if name not in out and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
+    missing = [name for name, f in fields.items() if name not in out and _is_required(f)]
     if missing:
         raise ValueError(
             f"setting {where}{missing[0]} is required; give it in the recipe or as {where}{missing[0]}=…"
@@ -179,11 +175,20 @@ def build(kind: type[T], values: dict[str, Any], where: str = "") -> T:
 
 
 def _completed(field: "dataclasses.Field[Any]", value: Any) -> Any:
-    """Values of a group with those that the group's default has in this place, such as another rank."""
+    """Values of a group with those in which the default in this place differs from the group's own, such as
+    another rank. What a preset fills in differs nowhere, so that another preset can fill in its own.
+    """
     if not isinstance(value, dict) or field.default_factory is dataclasses.MISSING:
         return value
     default = field.default_factory()
-    return {**to_dict(default), **value} if dataclasses.is_dataclass(default) else value
+    if not dataclasses.is_dataclass(default) or any(map(_is_required, dataclasses.fields(default))):
+        return value
+    own = to_dict(type(default)())
+    return {**{key: given for key, given in to_dict(default).items() if given != own[key]}, **value}
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def unknown_setting(key: str, known: Sequence[str], where: str) -> ValueError:

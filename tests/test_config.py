@@ -237,6 +237,27 @@ class Ranked:
     pace: Pace = field(default_factory=lambda: Pace(rank=32))
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A preset fills in what is None."""
+
+    preset: str = "ours"
+    share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.share is None:
+            object.__setattr__(self, "share", {"ours": 0.5, "paper": 0.0}[self.preset])
+
+
+@dataclass(frozen=True)
+class WithPreset:
+    rules: Preset = field(default_factory=Preset)
+
+
+def test_another_preset_fills_in_its_own_values():
+    assert build(WithPreset, {"rules": {"preset": "paper"}}).rules.share == 0.0
+
+
 def test_a_group_given_in_part_keeps_its_other_defaults():
     assert build(Ranked, {"pace": {"steps": 2}}) == Ranked(Pace(32, 2))
     assert build(Ranked, {"pace": {"rank": None}}).pace.rank is None
