@@ -333,6 +333,7 @@ def test_a_training_whose_labels_are_broken_off_says_what_they_cost(server, tmp_
     assert not list(out.rglob("scale.json")), "labels without answers are none"
 
 
+@pytest.mark.slow
 def test_a_training_says_what_its_labels_and_its_evaluation_asked(server, tiny_editor, tmp_path, capfd):
     out = tmp_path / "run"
     words = ["train", "quickstart", f"base={tiny_editor}", "data.limit=14", "data.size=32", "candidates=null"]

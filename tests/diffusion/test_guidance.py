@@ -181,7 +181,7 @@ def test_dilate_feather_and_a_range_of_steps():
         assert torch.equal(ask(pipe, num_inference_steps=4), stock)
 
 
-@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("in_place", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_compiled_unets(in_place):
     pipe = tiny_pipeline()
     unet = pipe.unet

@@ -214,6 +214,7 @@ def test_an_adapter_is_what_was_trained(rows, tmp_path, quantize):
     assert (bare - before).abs().max() > 1e-2 * (before - before.mean()).abs().max()
 
 
+@pytest.mark.slow
 def test_further_axes_are_learned_from_the_rows_that_have_labels_of_them(rows, model, tmp_path):
     """The error of an axis counts no row without its label."""
     asked = config(rows, model, steps=14, lora_rank=None, axes=("quality",), head="classes")

@@ -142,13 +142,15 @@ def require_resumable(recipe: str, settings: list[str], out: Path, result: Path)
         torch.testing.assert_close(resumed[name], value, rtol=1e-3, atol=1e-6)
 
 
-def walks(whole: str, lora: str) -> Any:
-    """The fast suite walks through one recipe of each trainer; the slow one walks both and resumes them."""
+def walks(whole: str, lora: str, fast: bool) -> Any:
+    """The slow suite walks through both recipes of a trainer and resumes them; the fast one through ReFL's LoRA
+    alone, as quickstart's test trains with reward conditioning.
+    """
     slow = [pytest.param(name, True, marks=pytest.mark.slow) for name in (whole, lora)]
-    return pytest.mark.parametrize(("recipe", "resumed"), [*slow, (lora, False)])
+    return pytest.mark.parametrize(("recipe", "resumed"), [*slow, (lora, False)] if fast else slow)
 
 
-@walks("magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb")
+@walks("magicbrush-reward-conditioned", "magicbrush-reward-conditioned-lora-24gb", fast=False)
 def test_reward_conditioning_runs_to_its_end(
     recipe, resumed, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
 ):
@@ -185,7 +187,7 @@ def test_reward_conditioning_runs_to_its_end(
     assert edited.shape == (1, 3, 64, 64)
 
 
-@walks("magicbrush-refl", "magicbrush-refl-24gb")
+@walks("magicbrush-refl", "magicbrush-refl-24gb", fast=True)
 def test_refl_runs_to_its_end(
     recipe, resumed, magicbrush, narrow_sd15, tiny_dino, tiny_judge, xformers, tmp_path
 ):

@@ -285,6 +285,7 @@ def test_calls_of_the_full_size_recipes():
     assert unet_calls(config.train, config.reward, 1) == expected
 
 
+@pytest.mark.slow
 def test_memory_of_rollouts_follows_the_rows_that_are_taken_together(tiny_editor):
     blueprint = load_blueprint(tiny_editor, 32)
     needed = {}

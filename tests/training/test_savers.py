@@ -69,6 +69,7 @@ def test_settings_stay_as_given_where_they_are_given_or_without_a_gpu(tiny_edito
     assert line.startswith("memory: auto takes micro_batch_size=12, gradient_checkpointing=false: ")
 
 
+@pytest.mark.slow
 def test_feedback_needs_what_its_dearest_stage_needs(tiny_editor, monkeypatch):
     monkeypatch.setattr(savers, "card_memory", lambda: 80 * GIB)
     data = DataConfig("shapes", limit=12, size=32)
