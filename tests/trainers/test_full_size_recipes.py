@@ -143,8 +143,8 @@ def require_resumable(recipe: str, settings: list[str], out: Path, result: Path)
 
 
 def walks(whole: str, lora: str, fast: bool) -> Any:
-    """The slow suite walks through both recipes of a trainer and resumes them; the fast one through ReFL's LoRA
-    alone, as quickstart's test trains with reward conditioning.
+    """The slow suite walks through both recipes of a trainer and resumes them; the fast one through ReFL's
+    LoRA alone, as quickstart's test trains with reward conditioning.
     """
     slow = [pytest.param(name, True, marks=pytest.mark.slow) for name in (whole, lora)]
     return pytest.mark.parametrize(("recipe", "resumed"), [*slow, (lora, False)] if fast else slow)

@@ -74,7 +74,8 @@ def test_rewards_weigh_by_their_weights_and_not_by_their_units():
 
 
 def test_a_reward_without_spread_says_nothing():
-    rewards = torch.tensor([[[0.0, 1.0]], [[0.3, 0.30001]]]).double()
+    """Of two rewards, the second finds the second group's images alike but for its noise."""
+    rewards = torch.tensor([[[0.0, 1.0], [0.0, 1.0]], [[0.0, 1.0], [0.30005, 0.3]]]).double()
     found = group_advantages(rewards, torch.tensor([1.0, 1.0]).double(), std="group")
-    assert found.value[0, 1] > 0.9
+    assert (found.value[1, 1] / found.value[0, 1]).item() == pytest.approx(0.5, rel=1e-3)
     assert not found.flat.any()
