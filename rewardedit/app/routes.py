@@ -16,7 +16,8 @@ from rewardedit.untrusted import read_json
 
 ROUTES = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)/?|/(assets|static|svelte)/.*"
-    r"|/gradio_api/(info|app_id|startup-events|upload|upload_progress|queue/join|queue/data|run/predict|cancel|reset)/?"
+    r"|/gradio_api/(info|app_id|startup-events|upload|upload_progress)/?"
+    r"|/gradio_api/(queue/join|queue/data|run/predict|cancel|reset)/?"
     r"|/gradio_api/heartbeat/\w+|/gradio_api/file=/.*"
 )
 # The page loads nothing from other hosts, whatever gradio's frontend asks for.

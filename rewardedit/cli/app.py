@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from rewardedit.cli.edit import add_editor_options, load_edit_model, require_used, sampling_options
-from rewardedit.cli.score import EXAMPLES, JUDGE, read_scorer, read_scorers
+from rewardedit.cli.score import EXAMPLES, JUDGE, chosen_scorers
 from rewardedit.cli.score_input import add_world_option
 from rewardedit.models import EDITOR
 
@@ -54,14 +54,12 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     config = _config(args)
-    from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
-    from rewardedit.cli.small_models import in_world, world_of
+    from rewardedit.cli.announce import announce_editor, announce_models
+    from rewardedit.cli.small_models import world_of
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
-    announce_scorers(map(read_scorer, words), **options)  # before one is imported
-    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    specs = chosen_scorers(args.scorer, own, **options)
     args.model = args.model or (own.editor if own else EDITOR)
     announce_editor(args.model)
     announce_models(specs, **options)

@@ -10,7 +10,7 @@ from typing import Any
 from rewardedit import config as configs
 from rewardedit.cli import bench_editors, bench_magicbrush
 from rewardedit.cli.engine import add_engine_option
-from rewardedit.cli.score import load_scorers, on_device, read_scorer, read_scorers
+from rewardedit.cli.score import chosen_scorers, load_scorers, on_device
 from rewardedit.cli.score_input import add_world_option, are_settings
 from rewardedit.cli.spelling import require_known
 
@@ -196,8 +196,8 @@ def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict
     Raises:
         ValueError: if no item could be scored by any scorer.
     """
-    from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
+    from rewardedit.cli.announce import announce_models
+    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models, world_of
     from rewardedit.evaluation.bench import read_item_scores, require_scores, score_items
     from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Lazy
@@ -208,8 +208,7 @@ def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict
         raise ValueError("--scorer: name at least one, e.g. --scorer bpm clip_d; or give --from-scores FILE")
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     world = world_of(args.world)
-    announce_scorers(map(read_scorer, words), **options)
-    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
+    specs = chosen_scorers(words, world, **options) if words else {}
     taken = dict.fromkeys(specs, options)
     specs = {**benchmark.scorers, **specs}
     if benchmark.baseline is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.cli.comparison import SCORES, Comparison
-from rewardedit.cli.score import JUDGE, read_scorer, read_scorers
+from rewardedit.cli.score import chosen_scorers
 
 EDITS = "edits"  # the folder of the edits that models make
 NOT_WITH = ("from_scores", "edits", "compat", "exclude_overlap", "limit", "checkpoint")
@@ -60,13 +60,11 @@ def refuse_options(args: argparse.Namespace) -> None:
 
 def announced_scorers(args: argparse.Namespace, editors: dict[str, str]) -> dict[str, Any]:
     """The scorers by their names, after what they and the editors will load is announced."""
-    from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
-    from rewardedit.cli.small_models import in_world, world_of
+    from rewardedit.cli.announce import announce_editor, announce_models
+    from rewardedit.cli.small_models import world_of
 
     world = world_of(args.world)
-    words = args.scorer or [world.judge if world else JUDGE]
-    announce_scorers(map(read_scorer, words))  # before one is imported
-    specs = {scorer: in_world(spec, world) for scorer, spec in read_scorers(words).items()}
+    specs = chosen_scorers(args.scorer, world)
     for word in editors.values():
         if not is_folder_of_edits(word):
             announce_editor(word)

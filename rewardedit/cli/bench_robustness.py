@@ -47,9 +47,9 @@ class RobustnessSettings:
 
 def run(args: argparse.Namespace) -> None:
     """Attacks good and failed edits, prints the tables and writes them."""
-    from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.score import read_scorer, read_scorers
-    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
+    from rewardedit.cli.announce import announce_models
+    from rewardedit.cli.score import chosen_scorers
+    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models, world_of
     from rewardedit.scorers.load import packaged_models
 
     refuse_options(args, NAME)
@@ -57,11 +57,8 @@ def run(args: argparse.Namespace) -> None:
     words = args.scorer or []
     if not words:
         raise ValueError("bench robustness: expected --scorer NAME …, the scorers to be tested")
-    announce_scorers(map(read_scorer, words))
-    world = world_of(args.world)
-    specs = {}
-    for name, spec in read_scorers(words).items():
-        specs[name] = with_checkpoint(in_world(spec, world), args.checkpoint)
+    chosen = chosen_scorers(words, world_of(args.world))
+    specs = {name: with_checkpoint(spec, args.checkpoint) for name, spec in chosen.items()}
 
     edits = open_edits(settings)
     models = {name: packaged_models(spec) for name, spec in specs.items()}

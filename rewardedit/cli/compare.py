@@ -13,8 +13,7 @@ from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.score import (
     EXAMPLES,
     JUDGE,
-    read_scorer,
-    read_scorers,
+    chosen_scorers,
 )
 from rewardedit.cli.score_input import (
     add_columns_option,
@@ -85,8 +84,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
+    from rewardedit.cli.announce import announce_models
+    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models, world_of
     from rewardedit.evaluation.score_guard import read_baseline
     from rewardedit.processes import processes
     from rewardedit.scorers.load import packaged_models
@@ -98,9 +97,7 @@ def run(args: argparse.Namespace) -> int:
     baseline = read_baseline(Path(args.against)) if args.against else None
     rows = read_edits(args)
     world = world_of(args.world)
-    words = args.scorer or [world.judge if world else JUDGE]
-    announce_scorers(map(read_scorer, words))  # before one is imported
-    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
+    specs = chosen_scorers(args.scorer, world)
     judge = read_judge(args.judge_pairs)
     models = {name: packaged_models(spec) for name, spec in specs.items()}
     if judge is not None:

@@ -64,8 +64,8 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.small_models import SCORER, first_size, in_world, warn_of_small_models, world_of
+    from rewardedit.cli.announce import announce_models
+    from rewardedit.cli.small_models import SCORER, first_size, warn_of_small_models, world_of
     from rewardedit.scorers.load import packaged_models
     from rewardedit.stages.lazy import Lazy
 
@@ -76,9 +76,7 @@ def run(args: argparse.Namespace) -> None:
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
     world = world_of(args.world)
-    words = args.scorer or [world.judge if world else JUDGE]
-    announce_scorers(map(read_scorer, words), **options)  # before one is imported
-    specs = {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
+    specs = chosen_scorers(args.scorer, world, **options)
     models = {name: packaged_models(spec, **options) for name, spec in specs.items()}
     warn_of_small_models(models, first_size(rows), SCORER)
     in_shards = out is not None and out.suffix == ".parquet"
@@ -186,6 +184,26 @@ def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
     for spec in specs.values():
         families(spec)
     return specs
+
+
+def chosen_scorers(words: list[str] | None, world: Any, **options: Any) -> dict[str, ScorerSpec]:
+    """The scorers of a command by their full names, with the models of a world where one is named. Code and
+    hosts of others that they use are announced before one is imported.
+
+    Args:
+        words: of the command line; None or empty: the world's judge, or `JUDGE`.
+        world: as `world_of` returns it.
+        options: given to all of them, such as a checkpoint.
+
+    Raises:
+        ValueError: if a name is unknown, or one is given twice.
+    """
+    from rewardedit.cli.announce import announce_scorers
+    from rewardedit.cli.small_models import in_world
+
+    words = words or [world.judge if world else JUDGE]
+    announce_scorers(map(read_scorer, words), **options)
+    return {name: in_world(spec, world) for name, spec in read_scorers(words).items()}
 
 
 def one_edit(

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from rewardedit.cli.score import EXAMPLES, JUDGE, read_scorer, read_scorers
+from rewardedit.cli.score import EXAMPLES, JUDGE, chosen_scorers
 from rewardedit.cli.score_input import add_world_option
 
 THREADS = "processes"  # name of the engine that needs no cluster
@@ -55,15 +55,12 @@ def _add_settings(p: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.cli.announce import announce_models, announce_scorers
-    from rewardedit.cli.small_models import in_world, world_of
+    from rewardedit.cli.announce import announce_models
+    from rewardedit.cli.small_models import world_of
 
     config = _config(args)
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    own = world_of(args.world)
-    words = args.scorer or [own.judge if own else JUDGE]
-    announce_scorers(map(read_scorer, words), **options)  # before one is imported
-    specs = {name: in_world(spec, own) for name, spec in read_scorers(words).items()}
+    specs = chosen_scorers(args.scorer, world_of(args.world), **options)
     announce_models(specs, **options)
 
     from rewardedit.serving.scorer_set import ScorerSet
