@@ -1,4 +1,4 @@
-"""Single differences with a verdict: rows of DICE's coherence estimator in the shapes world.
+"""Differences with a verdict: rows of DICE's coherence estimator in the shapes world, and whole edits.
 
 A difference is coherent if the instruction's own result has the same one, and no unrequested difference
 overlaps its box. Half of the rows are coherent. The incoherent ones are unrequested changes beside the right
@@ -7,6 +7,7 @@ edit, the right edit of a wrong object, in a wrong colour, or of another instruc
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -52,6 +53,17 @@ def reason_of(difference: Difference, coherent: bool) -> str:
     return f"{asked} {OBJECT_WORDS[difference.command]} the {difference.subject}."
 
 
+class JudgedEdit(NamedTuple):
+    """An edit with all of its changes, and True for each that its instruction asked for."""
+
+    id: str
+    source: Tensor
+    edited: Tensor
+    instruction: str
+    changes: list[Change]
+    verdicts: list[bool]
+
+
 class JudgedDifferences(Sequence):
     """n rows of one difference each, coherent and incoherent ones in turn."""
 
@@ -78,26 +90,44 @@ class JudgedDifferences(Sequence):
         block, at = divmod(self.first + index, 2 * EACH)
         return self._block(block)[at]
 
+    def edits(self, block: int) -> list[JudgedEdit]:
+        """The edits of a block, from whose changes its rows are drawn."""
+        return self._judged(block, self._rng(block))
+
+    def _rng(self, block: int) -> np.random.Generator:
+        return self.world.rng(block, 0, 0, 4)
+
     def _make(self, block: int) -> list[DifferenceRow]:
-        samples = self.world.batch(block * BLOCK, BLOCK)
-        rng = self.world.rng(block, 0, 0, 4)
+        rng = self._rng(block)
+        edits = self._judged(block, rng)
         judged: dict[bool, list[DifferenceRow]] = {True: [], False: []}
-        images, changes, instructions = self._edits(samples, rng)
-        wanted = scene_changes(samples.before, samples.after)
         for i in rng.permutation(BLOCK):
-            follows = instructions[i] == samples.instruction[i]
-            found = verdicts(changes[i], wanted[i] if follows else [])
+            edit = edits[i]
             for verdict, rows in judged.items():
-                fit = [change for change, own in zip(changes[i], found, strict=True) if own == verdict]
+                fit = [
+                    change for change, own in zip(edit.changes, edit.verdicts, strict=True) if own == verdict
+                ]
                 if fit and len(rows) < EACH:
                     chosen = fit[int(rng.integers(len(fit)))].difference
-                    name = f"{samples.id[i]}-{'yes' if verdict else 'no'}"
                     reason = reason_of(chosen, verdict)
-                    pair = samples.source[i], images[i]
-                    rows.append(DifferenceRow(name, *pair, (chosen,), instructions[i], verdict, reason))
+                    name = f"{edit.id}-{'yes' if verdict else 'no'}"
+                    pair = edit.source, edit.edited
+                    rows.append(DifferenceRow(name, *pair, (chosen,), edit.instruction, verdict, reason))
                     break
         assert min(map(len, judged.values())) == EACH, "a block of samples has too few rows of one verdict"
         return [row for pair in zip(*judged.values(), strict=True) for row in pair]
+
+    def _judged(self, block: int, rng: np.random.Generator) -> list[JudgedEdit]:
+        samples = self.world.batch(block * BLOCK, BLOCK)
+        images, changes, instructions = self._edits(samples, rng)
+        wanted = scene_changes(samples.before, samples.after)
+        edits = []
+        for i, instruction in enumerate(instructions):
+            asked = wanted[i] if instruction == samples.instruction[i] else []
+            pair = samples.source[i], images[i]
+            found = verdicts(changes[i], asked)
+            edits.append(JudgedEdit(samples.id[i], *pair, instruction, changes[i], found))
+        return edits
 
     def _edits(
         self, samples: ShapesBatch, rng: np.random.Generator

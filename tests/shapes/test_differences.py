@@ -86,6 +86,11 @@ def test_verdicts_are_balanced_and_follow_the_instruction():
     rows = JudgedDifferences(100, Shapes("test", wordings="reserved"))
     assert [rows[i].coherent for i in range(4)] == [True, False, True, False]
     assert len({rows[i].instruction for i in range(100)}) > 50
+    edits = {edit.id: edit for edit in rows.edits(0)}
+    for row in (rows[i] for i in range(100)):
+        edit = edits[row.id.rsplit("-", 1)[0]]
+        differences = [change.difference for change in edit.changes]
+        assert edit.verdicts[differences.index(row.differences[0])] is row.coherent
     samples = Shapes("test").batch(0, 35)
     wanted = scene_changes(samples.before, samples.after)
     for own in wanted:

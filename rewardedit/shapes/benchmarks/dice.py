@@ -9,24 +9,29 @@ wordings), what DICE changes in the correlation of CLIP-I and CLIP-T with the or
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from common import load_scorer, read_command_line
-from edits import best_settings_of, editors_in, edits_of
+from edits import best_settings_of, edits_of
 
 from rewardedit import EditBatch
 from rewardedit.batch import Scores
 from rewardedit.data.difference_rows import DifferenceRow
-from rewardedit.evaluation.average_precision import precision_difference
+from rewardedit.evaluation.average_precision import Kind, one_kind, precision_difference
 from rewardedit.evaluation.dice import (
+    Judged,
     augmented_table,
     coherence_accuracy,
+    coherence_precision,
     detect_all,
     detection_table,
     editors_table,
     false_alarms,
+    judge_all,
     without_background,
 )
 from rewardedit.images import to_tensor
@@ -38,20 +43,31 @@ from rewardedit.scorers.dice_models import load_dice
 from rewardedit.scorers.dice_rules import CoherenceRules
 from rewardedit.scorers.dice_vlm import CoherenceJudge, Verdict, VlmCoherence, VlmDetector
 from rewardedit.shapes import Shapes, ShapesOracle
+from rewardedit.shapes.bench.edits import World, make_edits
+from rewardedit.shapes.bench.settings import ShapesBench
 from rewardedit.shapes.differences import DEFAULT_PAIRS, HARD_PAIRS, ShapesDifferences, certain_outputs
-from rewardedit.shapes.judged_differences import JudgedDifferences
+from rewardedit.shapes.judged_differences import JudgedDifferences, JudgedEdit
+from rewardedit.shapes.world import BLOCK, ShapesBatch
 
 SHIPPED = "shapes/dice"
 ABLATIONS = Path("runs/shapes-dice-ablations")
 VARIANTS = {"a quarter of the steps": "phase-2", "no stage 1": "phase-3", "116 verdicts": "phase-4"}
 SAMPLES = 560  # of each test set
-EDITS = 280  # of each editor, for augmented metrics and ranks
 BATCH = 28
 BACKDROPS = ("plain", "plain", "textured", "photo")
 RESAMPLES = 1000
 PLAIN = {"clip_i": "dice_clip_i", "clip_t": "dice_clip_t"}  # metrics and their DICE-augmented forms
 ASPECTS = {"clip_i": "consistency", "clip_t": "alignment"}  # of the oracle, that each measures
+MODEL_FREE = ("change", "change with detector")
+CLASSES: dict[str, Kind] = {"aware": lambda one: one.command, "agnostic": one_kind}
 YES = Verdict(True, 1.0, "")
+# Detectors and judges whose judged detections are compared.
+PAIRS_OF_PARTS = (
+    ("change", "always yes"),
+    ("change with detector", "rules"),
+    ("dice", "rules"),
+    ("dice", "dice"),
+)
 
 
 class AlwaysYes:
@@ -69,9 +85,7 @@ def detectors_of(model: str) -> dict[str, DifferenceDetector]:
         "change": ChangeDetector(),
         "change with detector": ChangeDetector(GroundedSam.from_pretrained("shapes/detector", None)),
     }
-    dice = load_dice(model)
-    found["dice"] = VlmDetector(dice)
-    found["dice, fixed confidence"] = VlmDetector(dice, "fixed")
+    found["dice"] = VlmDetector(load_dice(model))
     for name, phase in VARIANTS.items():
         folder = ABLATIONS / phase / "dice"
         if folder.is_dir():
@@ -94,7 +108,7 @@ def judges_of(model: str) -> dict[str, CoherenceJudge]:
     return found
 
 
-def batches_of(rows: Sequence[DifferenceRow]) -> list[EditBatch]:
+def batches_of(rows: Sequence[DifferenceRow | JudgedEdit]) -> list[EditBatch]:
     """The rows as batches; the instruction, which detectors without a model may read, where there is one."""
     batches = []
     for first in range(0, len(rows), BATCH):
@@ -123,36 +137,59 @@ def detection(
     detectors: dict[str, DifferenceDetector], sets: dict[str, list[DifferenceRow]]
 ) -> dict[str, Any]:
     """Average precision of each detector on each set, and false alarms on untouched images."""
-    found: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}, "ci95_aware": {}}
-    outcomes: dict[str, list[Detection]] = {}
-    for name, detector in detectors.items():
-        tables = {}
+    found: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}}
+    outcomes: dict[str, dict[str, list[Detection]]] = {}
+    for kind, rows in sets.items():
+        batches = batches_of(rows)
+        own = outcomes[kind] = {name: detect_all(one, batches) for name, one in detectors.items()}
+        own["dice, fixed confidence"] = list(map(with_fixed_confidence, own["dice"]))
+    for name in outcomes["test"]:
+        tables: dict[str, Any] = {}
         for kind, rows in sets.items():
-            outcomes[f"{name}/{kind}"] = detect_all(detector, batches_of(rows))
-            if kind != "untouched":
-                truth = [row.differences for row in rows]
-                clusters = [row.id for row in rows]
-                tables[kind] = detection_table(outcomes[f"{name}/{kind}"], truth, clusters, RESAMPLES)
-        alarms = false_alarms(outcomes[f"{name}/untouched"])
+            detections = outcomes[kind][name]
+            truth = [row.differences for row in rows]
+            if kind == "untouched":  # nothing is to be found
+                found["false_alarms"][name] = false_alarms(detections).value
+                tables[kind] = {
+                    "invalid": sum(one.reason is not None for one in detections) / len(detections)
+                }
+            else:
+                tables[kind] = detection_table(detections, truth, [row.id for row in rows], RESAMPLES)
         found["ap"][name] = {
             "agnostic": tables["test"]["agnostic"]["ap"],
             "aware": tables["test"]["aware"]["ap"],
             "hard": tables["hard"]["aware"]["ap"],
         }
         found["tables"][name] = tables
-        found["false_alarms"][name] = alarms.value
-    bare = ("change", "change with detector")
-    best = max(bare, key=lambda name: found["ap"][name]["aware"])
+    found["ci95_aware"] = against_model_free(sets, outcomes, found["tables"], "aware")
+    found["ci95_agnostic"] = against_model_free(sets, outcomes, found["tables"], "agnostic")
+    return found
+
+
+def with_fixed_confidence(detection: Detection) -> Detection:
+    """The same differences, all with a confidence of 1."""
+    fixed = tuple(replace(one, confidence=1.0) for one in detection.differences)
+    return replace(detection, differences=fixed)
+
+
+def against_model_free(
+    sets: dict[str, list[DifferenceRow]],
+    outcomes: dict[str, dict[str, list[Detection]]],
+    tables: dict[str, Any],
+    classes: str,
+) -> dict[str, Any]:
+    """AP of the trained detector minus that of the better one without a model, on each set."""
+    changes = {}
     for kind in ("test", "hard", "editor"):
+        best = max(MODEL_FREE, key=lambda name, kind=kind: tables[name][kind][classes]["ap"])
         truth = [without_background(row.differences) for row in sets[kind]]
         pair = [
-            [without_background(one.differences) for one in outcomes[f"{name}/{kind}"]]
-            for name in ("dice", best)
+            [without_background(one.differences) for one in outcomes[kind][name]] for name in ("dice", best)
         ]
         clusters = [row.id for row in sets[kind]]
-        change = precision_difference(*pair, truth, lambda one: one.command, clusters, RESAMPLES)
-        found["ci95_aware"][kind] = {"against": best, "difference": change.difference, "ci95": change.ci95}
-    return found
+        change = precision_difference(*pair, truth, CLASSES[classes], clusters, RESAMPLES)
+        changes[kind] = {"against": best, "difference": change.difference, "ci95": change.ci95}
+    return changes
 
 
 def coherence(judges: dict[str, CoherenceJudge], n: int) -> dict[str, Any]:
@@ -172,9 +209,34 @@ def coherence(judges: dict[str, CoherenceJudge], n: int) -> dict[str, Any]:
     return found
 
 
-def augmented(model: str, edits: dict[str, torch.Tensor], n: int) -> dict[str, Any]:
+def coherence_of_detections(
+    detectors: dict[str, DifferenceDetector], judges: dict[str, CoherenceJudge], n: int
+) -> dict[str, Any]:
+    """AP of judged detections of edits of every quality: whoever finds a difference has to judge it too."""
+    world = JudgedDifferences(n, Shapes("test", backdrops=BACKDROPS, wordings="reserved"))
+    edits = list(chain.from_iterable(world.edits(block) for block in range(-(-n // BLOCK))))[:n]
+    batches = batches_of(edits)
+    truth = []
+    for edit in edits:
+        boxes = [change.difference.box for change in edit.changes]
+        truth.append([Judged(box, 1.0, asked) for box, asked in zip(boxes, edit.verdicts, strict=True)])
+    found: dict[str, Any] = {}
+    for first, second in PAIRS_OF_PARTS:
+        detections = iter(detect_all(detectors[first], batches))
+        judged = []
+        for batch in batches:
+            rows = [next(detections).differences for _ in batch.instruction]
+            for own, verdicts in zip(rows, judge_all(judges[second], batch, rows), strict=True):
+                pairs = zip(own, verdicts, strict=True)
+                judged.append([Judged(one.box, one.confidence, verdict.coherent) for one, verdict in pairs])
+        estimate = coherence_precision(judged, truth, [edit.id for edit in edits], RESAMPLES)
+        found[f"{first}, {second}"] = estimate.as_dict("ap")
+    return found
+
+
+def augmented(model: str, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Correlation of CLIP-I and CLIP-T with the oracle, and of their DICE-augmented forms."""
-    samples = Shapes("test").batch(0, n)
+    samples = sources_of(edits)
     tables: dict[str, Any] = {}
     for plain, masked in PLAIN.items():
         scorers = {"plain": load_scorer(_spec(plain, model)), "masked": load_scorer(_spec(masked, model))}
@@ -185,18 +247,24 @@ def augmented(model: str, edits: dict[str, torch.Tensor], n: int) -> dict[str, A
                 batch = EditBatch(
                     samples.source,
                     samples.instruction,
-                    images[:n],
+                    images,
                     target_caption=samples.target_caption if captioned else None,
                 )
                 for name, scorer in scorers.items():
                     values[name] += scorer(batch).score.tolist()
-                values["truth"] += getattr(ShapesOracle().rate(samples, images[:n]), ASPECTS[plain]).tolist()
+                values["truth"] += getattr(ShapesOracle().rate(samples, images), ASPECTS[plain]).tolist()
                 clusters += samples.id
             name = plain if captioned else f"{plain} without captions"
             tables[name] = augmented_table(
                 values["plain"], values["masked"], values["truth"], clusters, RESAMPLES
             )
     return tables
+
+
+def sources_of(edits: dict[str, torch.Tensor]) -> ShapesBatch:
+    """The samples that editors have edited."""
+    (n,) = {len(images) for images in edits.values()}
+    return Shapes("test").batch(0, n)
 
 
 def _spec(scorer: str, model: str) -> Any:
@@ -206,36 +274,45 @@ def _spec(scorer: str, model: str) -> Any:
     return {scorer: {"checkpoint": "shapes/clip"} | ({"against": "source"} if scorer == "clip_i" else {})}
 
 
-def ranked(model: str, edits: dict[str, torch.Tensor], n: int) -> dict[str, Any]:
+def ranked(model: str, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
     """DICE's figures of each editor beside the oracle's."""
-    samples = Shapes("test").batch(0, n)
+    samples = sources_of(edits)
     dice = Dice.from_pretrained(model)
     scores: dict[str, Scores] = {}
     ratings: dict[str, list[float]] = {}
     for name, images in edits.items():
-        batch = EditBatch(samples.source, samples.instruction, images[:n])
+        batch = EditBatch(samples.source, samples.instruction, images)
         scores[name] = dice(batch)
-        ratings[name] = ShapesOracle().rate(samples, images[:n]).score.tolist()
+        ratings[name] = ShapesOracle().rate(samples, images).score.tolist()
     return editors_table(scores, ratings)
 
 
-def evaluate(model: str, n: int, n_edits: int, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """All figures."""
+def evaluate(model: str, n: int, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """All figures: n pairs of each kind and n verdicts; augmented metrics and ranks on the editors' edits."""
     sets = pair_sets(n)
-    figures = detection(detectors_of(model), sets)
-    verdicts = coherence(judges_of(model), n)
+    detectors = detectors_of(model)
+    judges = judges_of(model)
+    figures = detection(detectors, sets)
+    verdicts = coherence(judges, n)
     figures["coherence"] = {name: own["accuracy"] for name, own in verdicts.items()}
     figures["coherence_intervals"] = verdicts
-    figures["augmented"] = augmented(model, edits, n_edits)
-    figures["editors"] = ranked(model, edits, n_edits)
-    figures["n"] = {name: len(rows) for name, rows in sets.items()} | {"verdicts": n, "edits": n_edits}
+    figures["coherence_of_detections"] = coherence_of_detections(detectors, judges, n)
+    figures["augmented"] = augmented(model, edits)
+    figures["editors"] = ranked(model, edits)
+    figures["n"] = {name: len(rows) for name, rows in sets.items()}
+    figures["n"] |= {"verdicts": n, "edits": sum(map(len, edits.values()))}
     figures["certain_share"] = len(sets["editor"]) / n
     return figures
 
 
+def edits_by_editor(out: Path) -> dict[str, torch.Tensor]:
+    """Edits of the same sources by the eight editors of `rewardedit bench shapes`; kept in a folder."""
+    bench = ShapesBench()
+    edits = make_edits(out, bench, World(bench.n))
+    return {name: edits[name, 0] for name in bench.editors}
+
+
 if __name__ == "__main__":
     line = read_command_line(__doc__, "DICE", many=False)
-    known = editors_in(Path("runs"))
-    paths = {name: path for name, path in known.items() if name == "shapes-editor" or Path(path).is_dir()}
-    edits = edits_of(paths, best_settings_of(list(paths)), "test", EDITS, Path("runs"))
-    line.keep("dice", evaluate(line.words[0] if line.words else SHIPPED, SAMPLES, EDITS, edits))
+    edits = edits_by_editor(Path("runs/dice-edits"))
+    line.keep("dice", evaluate(line.words[0] if line.words else SHIPPED, SAMPLES, edits))

@@ -15,6 +15,7 @@ from tables_adiee import (
 )
 from tables_bench import bench, bench_attacks, bench_editors, bench_reserved, bench_transfer
 from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
+from tables_dice import dice_augmented, dice_coherence, dice_detection, dice_editors
 from tables_editors import (
     best_of_n,
     by_edit_type,
@@ -49,6 +50,10 @@ OF_THE_WORLD: dict[str, Callable[[], str]] = {
             ("shapes-text-to-image", "shapes-text-to-image", text_to_image),
             ("shapes-editors", "shapes-editors", editors),
             ("regions", "shapes-detector", regions),
+            ("dice-detection", "dice", dice_detection),
+            ("dice-coherence", "dice", dice_coherence),
+            ("dice-augmented", "dice", dice_augmented),
+            ("dice-editors", "dice", dice_editors),
             ("guidance", "guidance", guidance),
             ("best-of-n", "best-of-n", best_of_n),
             ("reward-guidance", "reward-guidance", reward_guidance),

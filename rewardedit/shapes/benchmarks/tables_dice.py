@@ -1,0 +1,86 @@
+"""Tables of DICE: differences found, verdicts, CLIP on what it leaves visible, and editors ranked."""
+
+from table_parts import Result, difference, interval, markdown, measured
+
+METRICS = {
+    "clip_i": "`clip_i`",
+    "clip_t": "`clip_t`",
+    "clip_t without captions": "`clip_t`, without captions",
+}
+ASPECTS = {"clip_i": "consistency", "clip_t": "alignment", "clip_t without captions": "alignment"}
+SETS = ("test", "hard", "editor")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def dice_detection(result: Result) -> str:
+    """Average precision of each detector by set and command, and its false alarms."""
+    rows = []
+    for name, tables in result["tables"].items():
+        test = tables["test"]
+        cells = [test["agnostic"]["ap"], test["aware"]["ap"], test["aware"]["ap50"]]
+        cells += [test[command]["ap"] for command in ("ADD", "REMOVE", "EDIT")]
+        cells += [tables["hard"]["aware"]["ap"], tables["editor"]["aware"]["ap"]]
+        rows.append((f"**{name}**" if name == "dice" else name, *map(_percent, cells), _alarms(result, name)))
+    n = result["n"]
+    changes = [
+        f"{kind} {words} {difference(result[key][kind], 3)}"
+        for key, words in (("ci95_aware", "with classes"), ("ci95_agnostic", "without"))
+        for kind in SETS
+    ]
+    below = [
+        f"n = {n['test']} test pairs, {n['hard']} hard ones, {n['editor']} of the editor's outputs",
+        f"({_percent(result['certain_share'])} % are certain), {n['untouched']} untouched images.",
+        "`dice` − the better detector without a model, 95 % intervals:",
+        f"{'; '.join(changes)}. {measured(result)}",
+    ]
+    head = ("detector", "AP", "AP by command", "AP50 by command", "ADD", "REMOVE", "EDIT")
+    return markdown((*head, "hard", "editor's outputs", "false alarms, %"), rows, " ".join(below))
+
+
+def _alarms(result: Result, name: str) -> str:
+    return _percent(result["false_alarms"][name])
+
+
+def dice_coherence(result: Result) -> str:
+    """Accuracy of each judge on true boxes, and average precision of judged detections."""
+    rows = []
+    for name, found in result["coherence_intervals"].items():
+        low, high = found["ci95"]
+        share = f"{_percent(found['accuracy'])} [{_percent(low)}, {_percent(high)}]"
+        rows.append((f"**{name}**" if name == "dice" else name, share))
+    judged = [f"{name}: {_percent(found['ap'])}" for name, found in result["coherence_of_detections"].items()]
+    below = [
+        f"n = {result['n']['verdicts']} differences in reserved wordings, half of them coherent.",
+        f"AP of detections with the verdict as class, by detector and judge: {'; '.join(judged)}.",
+        measured(result),
+    ]
+    return markdown(("judge", "right verdicts on true boxes, %"), rows, " ".join(below))
+
+
+def dice_augmented(result: Result) -> str:
+    """Correlation of CLIP's metrics with the oracle's aspects, on all of the images and on DICE's part."""
+    rows = []
+    for name, words in METRICS.items():
+        for method in ("pearson", "spearman"):
+            found = result["augmented"][name][method]
+            change = f"{found['change']:+.2f} {interval(found['ci95'])}"
+            values = (f"{found['plain']:.2f}", f"{found['masked']:.2f}", change)
+            rows.append((words, ASPECTS[name], method.capitalize(), *values))
+    below = f"n = {result['n']['edits']} edits. {measured(result)}"
+    head = ("metric", "oracle's aspect", "correlation", "whole image", "DICE's part", "change, 95 % interval")
+    return markdown(head, rows, below)
+
+
+def dice_editors(result: Result) -> str:
+    """DICE's figures of each editor, with its rank beside the oracle's."""
+    table = result["editors"]
+    rows = []
+    for name, own in sorted(table["editors"].items(), key=lambda item: item[1]["rank_by_rating"]):
+        shares = [_percent(own[part]) for part in ("coherent", "unwanted_area", "unchanged", "invalid")]
+        rows.append((name, f"{own['rating']:.2f}", f"{own['score']:.2f}", *shares, f"{own['rank']:.0f}"))
+    head = ("editor", "oracle (0–10)", "`dice` (0–1)", "coherent, %", "unwanted area, %", "unchanged, %")
+    below = f"Spearman's ρ of the two rankings {table['spearman']:.2f}. {measured(result)}"
+    return markdown((*head, "invalid, %", "rank by `dice`"), rows, below)
