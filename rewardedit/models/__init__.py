@@ -26,6 +26,7 @@ NAMES = {
     "shapes/adiee": "adiee",
     "shapes/clip": "clip",
     "shapes/detector": "detector",
+    "shapes/dice": "dice",
     "shapes/editor": "editor",
     "shapes/segmenter": "segmenter",
     "shapes/text-to-image": "text_to_image",

@@ -62,6 +62,7 @@ def samples(split: str, seed: int, backdrops: tuple[str, ...], first: int, n: in
 
 
 CLIP = {"checkpoint": "shapes/clip"}
+DICE = {"checkpoint": "shapes/dice"}
 SCORERS = {
     "clip_d": CLIP,
     "clip_t": CLIP,
@@ -69,6 +70,9 @@ SCORERS = {
     "vifi_clip": {"checkpoint": "shapes/vifi-clip"},
     "bpm": {"checkpoint": "shapes/detector"},
     "adiee": {"checkpoint": "shapes/adiee"},
+    "dice": DICE,
+    "dice_clip_i": {**CLIP, "dice": DICE},
+    "dice_clip_t": {**CLIP, "dice": DICE},
     "vlm_judge": {"checkpoint": "shapes/vlm"},
 }
 
