@@ -1,11 +1,10 @@
-"""The grid of online reinforcement learning: its arms, its figures, its table, and a run of it at tiny size."""
+"""The grid of online reinforcement learning: its arms, figures and table, and a run of it at tiny size."""
 
 import json
 import sys
 from typing import Any
 
 import pytest
-import torch
 
 from rewardedit import load_scorer
 from rewardedit.config import to_dict
