@@ -45,17 +45,19 @@ def test_arms_share_base_reward_monitor_and_comparison():
 def test_figures_are_each_arm_minus_the_others():
     import online_rl
 
-    test = of_world(Shapes("test").batch(0, 6))
+    test = of_world(Shapes("test").batch(0, 7))
     scorers = {"l1": load_scorer("l1"), "ssim": load_scorer("ssim", against="target")}
     edits = {"base": test.source, "pairs": test.batch.target, "nft": test.source}
     found = online_rl.figures(edits, test, scorers)
-    assert found["n"] == 6
+    assert found["n"] == 7
     assert found["means"]["base"]["oracle"] == 0
     gain = found["differences"]["base"]["pairs"]["oracle"]
     assert gain["difference"] == pytest.approx(found["means"]["pairs"]["oracle"])
     assert gain["difference"] > 9
     assert found["differences"]["pairs"]["nft"]["oracle"]["difference"] == -gain["difference"]
-    assert found["differences"]["base"]["nft"]["change_outside"]["difference"] == 0
+    outside = found["differences"]["base"]["nft"]["change_outside"]
+    assert outside["difference"] == 0
+    assert outside["n"] == 7 - sum(kind == "background" for kind in test.edit_type or []) < 7
     assert set(found["differences"]["nft"]) == {"base", "pairs"}
     assert set(found["flags"]) == set(edits)
 
@@ -106,7 +108,7 @@ def test_a_stopped_grid_goes_on_and_keeps_what_is_done(tmp_path, monkeypatch, ca
 
     arms = {"nft": ["shapes/nft", "variants=[nft]", "reward.noise_mask=null", *TINY_ONLINE]}
     arms["pairs"] = [*online_rl.ARMS["pairs"], *TINY]
-    arms["flow_grpo"] = ["shapes/flow-grpo", *TINY_ONLINE, "noise.noise_steps=1", "train.max_steps=2"]
+    arms["flow_grpo"] = ["shapes/flow-grpo", *TINY, "reward.group_size=2"]  # is to fail
     monkeypatch.setattr(online_rl, "ARMS", arms)
 
     def grid(*words: str) -> dict[str, Any]:
@@ -121,8 +123,9 @@ def test_a_stopped_grid_goes_on_and_keeps_what_is_done(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit) as stopped:
         grid()
     assert stopped.value.code == 143
-    failing = "shapes/flow-grpo"
-    monkeypatch.setattr(online_rl.cli, "main", lambda words: 1 if failing in words else main(words))
+    monkeypatch.setattr(
+        online_rl.cli, "main", lambda words: 1 if "shapes/flow-grpo" in words else main(words)
+    )
     found = grid()
     assert list(found["means"]) == ["base", "nft", "pairs"]
     assert found["not_run"] == ["flow_grpo"]
