@@ -33,6 +33,7 @@ def test_arms_share_base_reward_monitor_and_comparison():
         assert recipe.evaluate == recipes[0].evaluate
         assert recipe.monitor == recipes[0].monitor
         assert recipe.train.batch_size == recipes[0].train.batch_size
+        assert recipe.train.validate_every * 2 == recipe.train.max_steps
     by_arm = dict(zip(online_rl.ARMS, recipes[1:], strict=True))
     assert by_arm["nft"].reward.noise_mask is None
     assert by_arm["nft_masked"].reward.noise_mask == "change"

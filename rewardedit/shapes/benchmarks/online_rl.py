@@ -39,8 +39,11 @@ RIGHT = "data.shapes={quality_mix: {right: 1.0}}"  # each row's edit is its targ
 ARMS: dict[str, list[str]] = {
     "nft": ["shapes/nft", "variants=[nft]", "reward.noise_mask=null"],
     "nft_masked": ["shapes/nft", "variants=[nft]"],
-    "pairs": ["shapes/refl", "variants=[pairs_only]", RIGHT, "train.max_steps=1500"],
-    "refl": ["shapes/refl", "variants=[refl]", RIGHT, "train.max_steps=600"],
+    "pairs": [
+        *("shapes/refl", "variants=[pairs_only]", RIGHT),
+        *("train.max_steps=3000", "train.validate_every=1500", "train.checkpoint_every=250"),
+    ],
+    "refl": ["shapes/refl", "variants=[refl]", RIGHT, "train.max_steps=320", "train.validate_every=160"],
     "dpo": ["shapes/dpo", "variants=[dpo]"],
     "flow_grpo": ["shapes/flow-grpo"],
 }
@@ -68,11 +71,13 @@ def train(arm: str, out: Path) -> bool:
         ValueError: if it was trained with other settings.
     """
     folder = out / arm
-    if is_finished(result_of(arm, out)):
+    is_trained = is_finished(result_of(arm, out))
+    resume = ["--resume"] if (folder / CONFIG).is_file() else []
+    processes().wait_for_everyone()  # all have looked before one of them writes
+    if is_trained:
         settings = configs.parse_value(configs.dump(without_evaluation(arm)))
         require_same(folder, configs.load_yaml(folder / CONFIG), settings)
         return True
-    resume = ["--resume"] if (folder / CONFIG).is_file() else []
     spent = minutes_spent(folder)
     code = cli.main(["train", *words_of(arm), "--out", str(folder), *resume])
     if (folder / CONFIG).is_file():
