@@ -41,9 +41,9 @@ ARMS: dict[str, list[str]] = {
     "nft_masked": ["shapes/nft", "variants=[nft]"],
     "pairs": [
         *("shapes/refl", "variants=[pairs_only]", RIGHT),
-        *("train.max_steps=3000", "train.validate_every=1500", "train.checkpoint_every=250"),
+        *("train.max_steps=3200", "train.validate_every=1600", "train.checkpoint_every=250"),
     ],
-    "refl": ["shapes/refl", "variants=[refl]", RIGHT, "train.max_steps=320", "train.validate_every=160"],
+    "refl": ["shapes/refl", "variants=[refl]", RIGHT, "train.max_steps=330", "train.validate_every=165"],
     "dpo": ["shapes/dpo", "variants=[dpo]"],
     "flow_grpo": ["shapes/flow-grpo"],
 }
