@@ -134,7 +134,7 @@ def test_a_stopped_grid_goes_on_and_keeps_what_is_done(tmp_path, monkeypatch, ca
     assert found["settings"]["pairs"]["steps"] == 1
 
     monkeypatch.setattr(online_rl.cli, "main", lambda words: pytest.fail("what is trained is trained again"))
-    assert {**grid("base"), "trainings": {}} == {**found, "trainings": {}}
+    assert grid("nft") == found
     arms["nft"].append("train.lr=1e-5")
     with pytest.raises(ValueError, match=r"other settings: train\.lr"):
         grid("nft")
