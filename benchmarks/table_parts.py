@@ -22,6 +22,7 @@ BOTH = (
 WITH = {
     "shapes/adiee": (
         *BOTH,
+        "online_rl.py",
         "scorer=adiee",
         "{adiee:",
         "train shapes-refl",

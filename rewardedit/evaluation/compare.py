@@ -179,7 +179,7 @@ def compare(
     editors = {"base": base}
     for variant, result in results.items():
         editors[variant] = str(result)
-    paths, best, chosen = _edit(editors, val, test, evaluate, judge, edits)
+    paths, best, chosen = edit_held_out(editors, val, test, evaluate, judge, edits)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
@@ -191,7 +191,7 @@ def compare(
     edited = {}
     ratings = {}
     for name, files in paths.items():
-        images = _read_edits(files)
+        images = read_edits(files)
         edited[name] = _padded(images, len(test))
         if test.truth is not None:
             ratings[name] = _rated(test, edited[name], len(images))
@@ -233,7 +233,7 @@ def compare(
     return metrics
 
 
-def _read_edits(files: list[Path]) -> Tensor:
+def read_edits(files: list[Path]) -> Tensor:
     """Edits (n, 3, h, w) that `edit_all` kept."""
     return torch.cat([torch.from_numpy(np.load(file)) for file in files])
 
@@ -284,7 +284,7 @@ def judge_of(
     return Judge(name, scorers[name])
 
 
-def _edit(
+def edit_held_out(
     editors: dict[str, str],
     val: HeldOut,
     test: HeldOut,

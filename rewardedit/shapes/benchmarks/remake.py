@@ -93,6 +93,7 @@ PROGRAMS = {
     "centres": "centres.py",
     "prompts": "prompts.py",
     "reward-scale": "reward_scale.py",
+    "online-rl": "online_rl.py",
 }
 # Programs with several parts, and the command line words of each.
 PARTS = {
@@ -100,6 +101,7 @@ PARTS = {
         *(["train", "runs/hacking", pool, kind] for pool, kind in SEEDS),
         ["judge", "runs/hacking"],
     ],
+    "online-rl": [["runs/online-rl"]],
 }
 # Recipes whose runs a result needs, without a recorded result of their own.
 NEEDS = {

@@ -32,6 +32,7 @@ from tables_editors import (
     steps_of_editor,
     text_to_image,
 )
+from tables_online import online_rl
 from tables_scorers import agreement, agreement_by_edit_type, heat, retrieval
 from tables_summary import summary
 
@@ -59,6 +60,7 @@ OF_THE_WORLD: dict[str, Callable[[], str]] = {
             ("reward-guidance", "reward-guidance", reward_guidance),
             ("refl", "shapes-refl", refl),
             ("refl-watch", "shapes-refl", refl_watch),
+            ("online-rl", "online-rl", online_rl),
             ("hacking", "hacking", hacking),
             ("retrieval", "retrieval", retrieval),
             ("agreement", "agreement", agreement),

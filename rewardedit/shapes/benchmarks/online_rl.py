@@ -1,0 +1,210 @@
+"""Online reinforcement learning of the small editor beside plain fine-tuning and ReFL:
+torchrun --standalone --nproc_per_node 2 rewardedit/shapes/benchmarks/online_rl.py OUT [ARM …] --write
+
+Each arm is a run of a recipe in OUT/ARM, with as many updates as take about 20 minutes in two processes of
+one thread. As soon as it is trained, it edits the held-out rows at the settings of the recipes' grid that are
+best for it on val. A program that was stopped goes on by the same command. Without ARM all arms are run, in
+order; with "base" none is. The figures are of all arms that are done in OUT, and name the others.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import read_command_line
+from torch import Tensor
+
+from rewardedit import cli, devices
+from rewardedit import config as configs
+from rewardedit.evaluation import comparison_metrics as metrics_of
+from rewardedit.evaluation.compare import Judge, edit_held_out, read_edits
+from rewardedit.evaluation.hacking import hacking_signs
+from rewardedit.evaluation.held_out import HeldOut, held_out
+from rewardedit.evaluation.statistics import valid_means
+from rewardedit.models import EXACT
+from rewardedit.processes import print_on_main, processes
+from rewardedit.scorer_spec import spec_name
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.stages.stage import is_finished, require_same
+from rewardedit.training.monitor import watched
+from rewardedit.training.run import minutes_spent
+from rewardedit.training.run_folder import CONFIG
+
+BASE = "base"
+RIGHT = "data.shapes={quality_mix: {right: 1.0}}"  # each row's edit is its target
+# arm: a recipe and its settings. Evaluation follows here, so that the base is edited with once.
+ARMS: dict[str, list[str]] = {
+    "nft": ["shapes/nft", "variants=[nft]", "reward.noise_mask=null"],
+    "nft_masked": ["shapes/nft", "variants=[nft]"],
+    "pairs": [
+        *("shapes/refl", "variants=[pairs_only]", RIGHT),
+        *("train.max_steps=3200", "train.validate_every=1600", "train.checkpoint_every=250"),
+    ],
+    "refl": ["shapes/refl", "variants=[refl]", RIGHT, "train.max_steps=330", "train.validate_every=165"],
+    "dpo": ["shapes/dpo", "variants=[dpo]"],
+    "flow_grpo": ["shapes/flow-grpo"],
+}
+OTHERS = (BASE, "pairs", "nft")  # arms that all others are compared with
+STOPPED = (130, 143)  # exit codes of a training that was told to stop
+COMMAND = "torchrun --standalone --nproc_per_node 2 rewardedit/shapes/benchmarks/online_rl.py OUT"
+
+
+def recipe_of(arm: str) -> Any:
+    """Settings of an arm's run; of the first arm's for the base."""
+    recipe, *settings = ARMS[next(iter(ARMS)) if arm == BASE else arm]
+    return cli.load_recipe(recipe, settings)[1]
+
+
+def result_of(arm: str, out: Path) -> Path:
+    """Folder of an arm's trained editor."""
+    return out / arm / recipe_of(arm).train.result
+
+
+def train(arm: str, out: Path) -> bool:
+    """Trains an arm, or goes on with it; returns False if it fails.
+
+    Raises:
+        SystemExit: if the training was told to stop.
+        ValueError: if it was trained with other settings.
+    """
+    folder = out / arm
+    is_trained = is_finished(result_of(arm, out))
+    resume = ["--resume"] if (folder / CONFIG).is_file() else []
+    processes().wait_for_everyone()  # all have looked before one of them writes
+    if is_trained:
+        settings = configs.parse_value(configs.dump(without_evaluation(arm)))
+        require_same(folder, configs.load_yaml(folder / CONFIG), settings)
+        return True
+    spent = minutes_spent(folder)
+    code = cli.main(["train", *words_of(arm), "--out", str(folder), *resume])
+    if (folder / CONFIG).is_file():
+        spent()
+    if code in STOPPED:
+        sys.exit(code)
+    return code == 0
+
+
+def words_of(arm: str) -> list[str]:
+    """Recipe and settings of an arm's training."""
+    return [*ARMS[arm], "evaluate=null"]
+
+
+def without_evaluation(arm: str) -> Any:
+    """Settings that an arm is trained with."""
+    recipe, *settings = words_of(arm)
+    return cli.load_recipe(recipe, settings)[1]
+
+
+def edit(arm: str, out: Path, rows: tuple[HeldOut, HeldOut]) -> tuple[list[Path], dict[str, Any]]:
+    """Files of an arm's test edits, and the settings chosen on val; both are made once."""
+    recipe = recipe_of(arm)
+    editor = recipe.base if arm == BASE else str(result_of(arm, out))
+    folder = out / arm / "evaluation"
+    paths, _, chosen = edit_held_out({arm: editor}, *rows, recipe.evaluate, Judge(EXACT), folder)
+    return paths[arm], chosen[arm]
+
+
+def is_done(arm: str, out: Path) -> bool:
+    """True once all test edits of an arm are made."""
+    return is_finished(out / arm / "evaluation" / arm / "test")
+
+
+def run(out: Path, arms: Sequence[str], rows: tuple[HeldOut, HeldOut]) -> None:
+    """Trains the arms in order; each edits the held-out rows once it is trained."""
+    for arm in (BASE, *(name for name in arms if name != BASE)):
+        print_on_main(f"arm {arm}")
+        if arm == BASE or train(arm, out):
+            edit(arm, out, rows)
+        else:
+            print_on_main(f"arm {arm}: failed; the same command tries it again")
+
+
+def figures(edits: dict[str, Tensor], test: HeldOut, scorers: dict[str, Scorer]) -> dict[str, Any]:
+    """Means, differences and signs of reward hacking of each arm's edits (n, 3, h, w), the base's first.
+
+    Args:
+        scorers: the training reward, then the held-out one.
+    """
+    ratings = {arm: test.rate(images) for arm, images in edits.items()}
+    signs = {arm: hacking_signs(test.source, images, test.batch.mask) for arm, images in edits.items()}
+    scores = metrics_of.score_values(metrics_of.scores(edits, test, scorers))
+
+    assert test.batch.mask is not None
+    covered = test.batch.mask.flatten(1).amin(1) == 1  # an edit of the background has no outside
+    values: dict[str, dict[str, Tensor]] = {}
+    for arm in edits:
+        outside = signs[arm]["change_outside"].masked_fill(covered, torch.nan)
+        values[arm] = {EXACT: ratings[arm].score, **scores[arm], "change_outside": outside}
+    return {
+        "n": len(test),
+        "means": {arm: valid_means(of_arm) for arm, of_arm in values.items()},
+        # by the other arm, the arm, and the value: arm − other
+        "differences": {other: differences(values, other, test) for other in OTHERS if other in values},
+        "flags": metrics_of.flags(scores, signs, list(scorers)),
+        "health": {arm: valid_means(of_arm) for arm, of_arm in signs.items()},
+    }
+
+
+def differences(values: dict[str, dict[str, Tensor]], other: str, test: HeldOut) -> dict[str, Any]:
+    """Each arm − another one by value, with paired intervals over source images."""
+    found: dict[str, Any] = {}
+    for arm, of_arm in values.items():
+        if arm != other:
+            pairs = {name: (value, values[other][name]) for name, value in of_arm.items()}
+            found[arm] = {name: metrics_of.paired(*pair, test) for name, pair in pairs.items()}
+    return found
+
+
+def training_of(arm: str, out: Path) -> dict[str, Any]:
+    """Command, length and monitored values of an arm's training."""
+    own = recipe_of(arm).train
+    minutes = json.loads((out / arm / "minutes.json").read_text())["minutes"]
+    return {
+        "command": " ".join(["rewardedit train", *words_of(arm)]),
+        "updates": own.max_steps,
+        "images": own.max_steps * own.batch_size,
+        "minutes": round(minutes, 1),  # without those of starts that were killed
+        **watched({arm: result_of(arm, out)})[arm],
+    }
+
+
+def collect(out: Path, rows: tuple[HeldOut, HeldOut]) -> dict[str, Any]:
+    """The figures of all arms that are done."""
+    recipe = recipe_of(BASE)
+    specs = (recipe.reward.scorer, recipe.monitor.held_out)
+    scorers = {spec_name(spec): load_scorer(spec).to(devices.default_device()) for spec in specs}
+
+    done = [arm for arm in (BASE, *ARMS) if is_done(arm, out)]
+    edits = {}
+    settings = {}
+    for arm in done:
+        paths, settings[arm] = edit(arm, out, rows)
+        edits[arm] = read_edits(paths)
+    return {
+        **figures(edits, rows[1], scorers),
+        "settings": settings,
+        "trainings": {arm: training_of(arm, out) for arm in done if arm != BASE},
+        "not_run": [arm for arm in ARMS if arm not in done],
+    }
+
+
+def main() -> None:
+    line = read_command_line(__doc__, "OUT [ARM …]")
+    if not line.words or not {BASE, *ARMS}.issuperset(line.words[1:]):
+        sys.exit(f"expected OUT and any of {', '.join((BASE, *ARMS))}; got {' '.join(line.words) or 'none'}")
+    cli.quiet()
+    out = Path(line.words[0])
+    recipe = recipe_of(BASE)
+    rows = held_out(recipe.evaluate, recipe.data)
+    run(out, line.words[1:] or list(ARMS), rows)
+    processes().wait_for_everyone()
+    if processes().is_main_process:
+        with torch.no_grad():
+            line.keep("online-rl", collect(out, rows), COMMAND)
+
+
+if __name__ == "__main__":
+    main()
