@@ -112,7 +112,7 @@ class Dice(Scorer):
         """Loads the two parts.
 
         Args:
-            checkpoint: one model for both parts, by hub name or folder.
+            checkpoint: model of the parts that have none of their own, by hub name or folder.
             detector: another model for the detector, or "change", the change map, which needs none; with
                 compat="code" a name or the fields of `DiceSource`: {"checkpoint": NAME, "adapter": LORA}.
             coherence: another model for the judge, or "rules", the parsed instruction, which needs none.
@@ -134,8 +134,6 @@ class Dice(Scorer):
         require_confidence(confidence)
         if objects is not None and first != CHANGE:
             raise ValueError('objects: goes with detector="change"; leave it out')
-        if checkpoint is not None and detector is not None and coherence is not None:
-            raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
             reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"

@@ -19,14 +19,17 @@ from tests.models import save_dino, small
 
 ROWS = 14  # two of each kind of edit
 DICE = {"detector": "change", "coherence": "rules"}
+TRAINED_DICE = "dice, trained"
 SPECS = [
     *BUILT_IN,
     "dice",
     "clip_d:0.7,l1:0.3",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("dice_clip_i", "dice_clip_t", "lower_of")),
+    pytest.param(TRAINED_DICE, marks=pytest.mark.slow),
 ]
 PRESERVATION = {"l1", "l2", "psnr", "ssim", "lpips", "dino_i"}  # a better edit need not keep more
 BF16 = {"vifi_clip": 1.0}  # how far rounding may move a score; the others' ranges are a hundred times smaller
+BETTER = {TRAINED_DICE: 0.7}  # least share of rows whose better edit wins; the small DICE misses some differences
 READS_NO_TEXT = PRESERVATION | {"clip_i"}
 # What the source itself scores; the others say how much it has in common with the target.
 UNTOUCHED = {
@@ -67,6 +70,8 @@ def spec(request) -> str:
 
 @pytest.fixture(scope="module")
 def scorer(spec, random_lpips, tiny_dino) -> Scorer:
+    if spec == TRAINED_DICE:
+        return load_scorer({"dice": {"checkpoint": "shapes/dice"}})
     options = {
         "lpips": {"weights": random_lpips},
         "dino_i": {"checkpoint": tiny_dino},
@@ -169,7 +174,7 @@ def test_a_better_edit_beats_a_worse_one(spec, scorer, samples, good):
         pytest.skip("without a model it reads commands, and no colours")
     for quality in ("untouched", "wrong_object", "wrong_colour"):
         bad = scorer(make_batch(samples, corrupt_targets(samples, {quality: 1.0}, 0)[1])).score
-        assert (good.score > bad).float().mean() > 0.8, quality
+            assert (good.score > bad).float().mean() > BETTER.get(spec, 0.8), quality
 
 
 def test_bf16_is_near_fp32(spec, scorer, samples, good):
