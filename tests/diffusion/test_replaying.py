@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rewardedit.diffusion import replaying
-from rewardedit.diffusion.editors import Editor, SamplingConfig, as_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, as_editor, load_editor
 from rewardedit.diffusion.guidance import mask_guidance
 from rewardedit.diffusion.replaying import Replay, replay_calls
 from tests.models import tiny_pipeline
@@ -111,3 +111,12 @@ def test_on_a_cpu_calls_run_as_they_are():
     replay = replay_calls(editor.pipe.unet)
     assert torch.equal(edit(editor), plain)
     assert not replay.recorded
+
+
+def test_an_editor_is_loaded_with_graphs_where_asked(tmp_path):
+    tiny_pipeline().save_pretrained(tmp_path)
+    editor = load_editor(tmp_path, device="cpu", graphs=True)
+    assert editor.pipe.unet.forward is editor.replay
+    assert load_editor(tmp_path, device="cpu").replay is None
+    with pytest.raises(ValueError, match="graphs do not apply to a loaded pipeline"):
+        load_editor(editor.pipe, graphs=True)
