@@ -214,38 +214,6 @@ def test_a_way_whose_predictions_differ_is_refused():
         graphs.require_near(torch.full((4,), 1.5), torch.ones(4))
 
 
-class Rerun(graphs.Graphs):
-    """Runs the pass again where a GPU would replay it."""
-
-    def record(self, given):
-        inputs = [value.clone() for value in given]
-        out = self.forward(*inputs, return_dict=False)[0].clone()
-
-        class Graph:
-            def replay(_):
-                out.copy_(self.forward(*inputs, return_dict=False)[0])
-
-        return Graph(), inputs, out
-
-
-def test_a_replayed_unet_samples_as_the_eager_one(monkeypatch):
-    monkeypatch.setattr(graphs, "Graphs", Rerun)
-    pipe = graphs.make_pipeline(tiny=True)
-    width = pipe.unet.config.cross_attention_dim
-    inputs = {name: torch.randn(2, 77, width) for name in ("prompt_embeds", "negative_prompt_embeds")}
-    inputs |= {"image": torch.randn(2, 4, 8, 8), "latents": torch.randn(2, 4, 8, 8)}
-
-    def sample() -> torch.Tensor:
-        return pipe(**inputs, num_inference_steps=3, output_type="latent").images
-
-    plain = sample()
-    with graphs.running(pipe.unet, "graph"):
-        assert isinstance(pipe.unet.forward, Rerun)
-        torch.testing.assert_close(sample(), plain, rtol=0, atol=0)
-        assert len(pipe.unet.forward.recorded) == 1
-    assert "forward" not in vars(pipe.unet)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["refl", "graphs", "trainers", "benchmarks", "attention", "quickstart"])
 def test_whole_parts_run(part, tmp_path):

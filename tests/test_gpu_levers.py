@@ -7,6 +7,7 @@ from torch import nn
 from rewardedit import devices
 from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import SamplingConfig, as_editor
+from rewardedit.diffusion.replaying import replay_calls
 from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator
 from rewardedit.training.optimizer import AdamW
 from rewardedit.training.savers import card_memory
@@ -47,6 +48,18 @@ def test_compiled_blocks_edit_alike():
     edited = editor(source, ["make it red"] * 2, settings=SamplingConfig(2))
     assert compilation.failure is None
     assert (edited - plain).abs().max() < 0.02
+
+
+def test_replayed_steps_edit_alike():
+    editor = as_editor(tiny_pipeline().to("cuda"))
+    source = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plain = editor(source, ["make it red"] * 2, settings=SamplingConfig(3))
+    replay = replay_calls(editor.pipe.unet)
+    for _ in range(2):
+        edited = editor(source, ["make it red"] * 2, settings=SamplingConfig(3))
+        assert (edited - plain).abs().max() < 1e-3
+    assert replay.failure is None
+    assert len(replay.recorded) == 1
 
 
 def test_tf32_is_near_fp32_and_the_card_is_known(monkeypatch):

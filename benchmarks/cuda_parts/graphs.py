@@ -9,7 +9,7 @@ reduce-overhead: the whole UNet compiled by `torch.compile` in that mode.
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,48 +20,12 @@ from torch import Tensor
 from cuda_parts.figures import Figures, device, milliseconds, now, peak_gib, reset_peak, seconds
 from rewardedit import devices
 from rewardedit.diffusion.families import Conditioning, family_of
+from rewardedit.diffusion.replaying import Replay
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 
 WAYS = ("eager", "graph", "regional", "regional graph", "reduce-overhead")
 BATCHES = (1, 8)
 TOLERANCE = 0.05  # most mean difference of a way's prediction from the eager one, as a share of its mean size
-
-
-class Graphs:
-    """A UNet's forward pass, recorded as a CUDA graph at the first call of each shape and replayed after.
-
-    Inputs are copied into the graph's own, and its output is copied out, so that calls may follow one
-    another.
-    """
-
-    def __init__(self, forward: Callable[..., Any]) -> None:
-        self.forward = forward
-        self.recorded: dict[torch.Size, tuple[Any, list[Tensor], Tensor]] = {}
-
-    def __call__(self, sample: Tensor, t: Any, encoder_hidden_states: Tensor, **_: Any) -> tuple[Tensor]:
-        times = torch.as_tensor(t, device=sample.device)
-        given = [sample, times, encoder_hidden_states]
-        if sample.shape not in self.recorded:
-            self.recorded[sample.shape] = self.record(given)
-        graph, inputs, out = self.recorded[sample.shape]
-        for own, value in zip(inputs, given, strict=True):
-            own.copy_(value)
-        graph.replay()
-        return (out.clone(),)
-
-    def record(self, given: list[Tensor]) -> tuple[Any, list[Tensor], Tensor]:
-        """A graph, its inputs and its output."""
-        inputs = [value.clone() for value in given]
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):  # what is loaded, compiled or chosen at first calls is no part of a graph
-                self.forward(*inputs, return_dict=False)
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = self.forward(*inputs, return_dict=False)[0]
-        return graph, inputs, out
 
 
 def why_not(way: str) -> str | None:
@@ -83,7 +47,7 @@ def running(unet: Any, way: str) -> Iterator[None]:
         if way.startswith("regional"):
             unet.compile_repeated_blocks(fullgraph=True, dynamic=False)
         if way.endswith("graph"):
-            unet.forward = Graphs(plain)
+            unet.forward = Replay(plain)
         if way == "reduce-overhead":
             unet.forward = torch.compile(plain, mode=way, dynamic=False)
         yield

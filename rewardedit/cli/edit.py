@@ -86,6 +86,11 @@ def add_editor_options(p: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compile the editor's blocks with torch.compile: the first edit takes longer, later ones less",
     )
+    p.add_argument(
+        "--graphs",
+        action="store_true",
+        help="record the editor's steps as CUDA graphs and replay them: for small batches on a GPU",
+    )
 
 
 def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -111,6 +116,7 @@ def load_edit_model(args: argparse.Namespace, device: str) -> Any:
         device=device,
         dtype=dtype,
         compile=args.compile,
+        graphs=args.graphs,
     )
 
 
@@ -184,6 +190,8 @@ def run(args: argparse.Namespace) -> None:
 
     if editor.compilation is not None:
         print(editor.compilation)
+    if editor.replay is not None:
+        print(editor.replay)
     if len(failed) < len(jobs):
         print(f"gallery: {Path(args.out) / 'gallery.html'}")
     if failed:

@@ -34,6 +34,7 @@ from rewardedit.diffusion.families import (
     require_family,
 )
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.replaying import Replay, replay_calls
 from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.images.values import require_texts
@@ -78,6 +79,7 @@ class Editor:
     embedding: RewardEmbedding | None = None
     attention: AttentionChoice | None = None
     compilation: Compilation | None = None  # None: not compiled
+    replay: Replay | None = None  # None: no CUDA graphs
     # images that the VAE decodes at a time: all, until memory runs out
     decoded_at_once: BatchSize = field(default_factory=lambda: BatchSize(ALL))
 
@@ -227,6 +229,7 @@ def load_editor(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     compile: bool = False,
+    graphs: bool = False,
 ) -> Editor:
     """Loads an editor by hub name, "shapes/editor", a pipeline folder, or a run's folder (its pipeline/ or
     lora/); wraps a stock pipeline that is loaded already, as `as_editor`, and leaves it where and as it is.
@@ -238,6 +241,7 @@ def load_editor(
             overflow in it), float32 on a CPU.
         compile: compile the repeated blocks of the denoiser at their first call; the result differs by
             rounding.
+        graphs: on a GPU, record the denoiser's calls as CUDA graphs, once for each shape, and replay them.
 
     Raises:
         ValueError: if there is no editor's pipeline of that name, or no LoRA that fits it.
@@ -245,8 +249,10 @@ def load_editor(
     if not isinstance(name, str | Path):
         if not callable(name):
             raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
-        if lora is not None or device != "auto" or dtype != "auto" or compile:
-            raise ValueError("load_editor: lora, device, dtype and compile do not apply to a loaded pipeline")
+        if lora is not None or device != "auto" or dtype != "auto" or compile or graphs:
+            raise ValueError(
+                "load_editor: lora, device, dtype, compile and graphs do not apply to a loaded pipeline"
+            )
         return as_editor(name)
 
     name = str(name)
@@ -284,7 +290,8 @@ def load_editor(
     denoiser = family_of(pipe).denoiser(pipe)
     choice = set_attention(denoiser, attention)
     compilation = compile_blocks(denoiser) if compile else None
-    return Editor(pipe, asked, prompt, embedding, choice, compilation)
+    replay = replay_calls(denoiser) if graphs else None
+    return Editor(pipe, asked, prompt, embedding, choice, compilation, replay)
 
 
 def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> SamplingConfig:

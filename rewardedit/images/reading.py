@@ -130,6 +130,21 @@ def _colours(image: Image.Image, channels: int) -> np.ndarray:
     return np.asarray(image).reshape(image.height, image.width, channels)
 
 
+def _shared(image: Image.Image) -> UInt8[Tensor, "3 h w"] | None:
+    """The pixels of an upright, opaque RGB image in PIL's own memory, where each has four bytes, and so
+    without a copy; None for any other image, and for a large one, which is not in one block.
+    """
+    if image.mode != "RGB" or image.has_transparency_data or _orientation(image) != 1:
+        return None
+    import pyarrow as pa  # slow to import
+
+    try:
+        held = pa.array(image).flatten()
+    except ValueError:  # in several blocks
+        return None
+    return torch.from_dlpack(held).view(image.height, image.width, 4).permute(2, 0, 1)[:3]
+
+
 def _brushed(image: Image.Image, channels: int = 1) -> np.ndarray:
     """Transparency of each pixel (h, w, 1), in bytes."""
     return 255 - np.asarray(image.convert("RGBA").getchannel("A"))[:, :, None]
@@ -147,6 +162,8 @@ def to_pixels(image: ImageLike, channels: int) -> Pixels:
     An image is white where it is transparent. A mask is 1 where the image is transparent, as MagicBrush and
     HumanEdit erase the region; without transparency it has the image's brightness, or holds labels, see
     `to_labels`. An image with a coloured palette holds labels: its colours stand for classes.
+
+    The pixels of a PIL image in RGB may be those that it holds itself: whoever writes copies them first.
 
     Raises:
         ValueError: if a tensor or array has another shape, type or range, or an image's pixels cannot be
@@ -212,6 +229,9 @@ def _from_pil(image: Image.Image, channels: int) -> Pixels:
 
     In memory a pixel's channels are side by side, which is what resizing bytes is fast with.
     """
+    shared = _shared(image) if channels == 3 else None
+    if shared is not None:
+        return shared
     read = _mask_reader(image) if channels == 1 else _colours
     is_deep = image.mode.startswith("I") and read is _colours
     orientation = _orientation(image)

@@ -10,11 +10,22 @@ import torch
 import torch.nn.functional as F
 from PIL import Image, features
 from skimage import data
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rewardedit import EditSample, collate, load_scorer
 from rewardedit.batch import PixelBatch, collate_pixels, collating
 from rewardedit.data import DataConfig, open_rows, read_batches
-from rewardedit.images import fit, load_image, load_mask, load_pil, to_bytes, to_float, to_pixels, to_tensor
+from rewardedit.images import (
+    fit,
+    load_image,
+    load_mask,
+    load_pil,
+    resize,
+    to_bytes,
+    to_float,
+    to_pixels,
+    to_tensor,
+)
 from rewardedit.scoring import score_rows
 
 EXIF = Image.Exif()
@@ -71,6 +82,40 @@ def test_photographs_of_512_pixels_are_within_three_levels_at_256(kind):
         found = away(to_pixels(load_pil(file), 3), load_image(file), 256)
         assert found.max() <= 3
         assert found.mean() <= 0.31
+
+
+class Operations(TorchDispatchMode):
+    """Names of the operations that torch carries out within the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_photograph_is_resized_without_a_copy_of_it():
+    image = photograph("coffee")
+    pixels = to_pixels(image, 3)
+    assert pixels.data_ptr() == to_pixels(image, 3).data_ptr()
+    expected = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    del image
+    assert torch.equal(pixels, expected)
+    for size in ((64, 64), (150, 90), (320, 400)):
+        one = pixels[None]
+        with Operations() as done:
+            found = resize(one, size)
+        assert done.names == {"as_strided", "_upsample_bicubic2d_aa", "slice"}
+        assert torch.equal(found, resize(expected[None], size))
+
+
+def test_a_photograph_in_several_blocks_is_copied():
+    image = Image.linear_gradient("L").resize((2300, 2000)).convert("RGB")
+    pixels = to_pixels(image, 3)
+    assert pixels.stride() == (1, 3 * 2300, 3)
+    assert torch.equal(pixels, torch.from_numpy(np.array(image)).permute(2, 0, 1))
 
 
 def test_bytes_are_resized_as_pil_resizes_them():
