@@ -53,6 +53,7 @@ def modules(
             yield str(path.relative_to(tree)), parse(path)
 
 
+@cache
 def functions(module: ast.AST) -> list[ast.FunctionDef]:
     """Functions of a module, including nested ones."""
     return [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
@@ -134,11 +135,11 @@ def private_imports(tree: Path) -> list[str]:
     return found
 
 
-def calls(function: ast.FunctionDef) -> Iterator[tuple[str, ast.Call]]:
+@cache
+def calls(function: ast.FunctionDef) -> list[tuple[str, ast.Call]]:
     """Calls in a function, with the called names."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call):
-            yield getattr(node.func, "id", getattr(node.func, "attr", "")), node
+    nodes = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return [(getattr(node.func, "id", getattr(node.func, "attr", "")), node) for node in nodes]
 
 
 def scoring(tree: Path) -> list[str]:
@@ -170,12 +171,21 @@ def scoring(tree: Path) -> list[str]:
     return found
 
 
+def matching(tree: Path, code: re.Pattern[str], text: re.Pattern[str]) -> list[str]:
+    """Modules with a function whose code matches, among those whose text does: that is found sooner."""
+    found = []
+    for path, module in modules(tree):
+        if text.search((tree / path).read_text()) is None:
+            continue
+        if any(code.search(source_of(function)) for function in functions(module)):
+            found.append(path)
+    return found
+
+
 def predicted_x0(tree: Path) -> list[str]:
     """Modules that compute the predicted clean latents."""
     words = re.compile("pred_original_sample|alphas_cumprod")
-    return [
-        path for path, module in modules(tree) if any(words.search(source_of(f)) for f in functions(module))
-    ]
+    return matching(tree, words, words)
 
 
 def source_channels(tree: Path) -> list[str]:
@@ -191,9 +201,7 @@ def source_channels(tree: Path) -> list[str]:
 
 def stages_done(tree: Path) -> list[str]:
     """Modules that check whether a stage is done."""
-    return [
-        path for path, module in modules(tree) if any(DONE.search(source_of(f)) for f in functions(module))
-    ]
+    return matching(tree, DONE, re.compile(r"is_file|exists|is_dir|MADE_OF"))
 
 
 def unresolved_imports(tree: Path) -> int:

@@ -66,6 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(5000, 10, 10)
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor are those of the test files and of what they import
+
+
 @pytest.fixture(autouse=True, scope="session")
 def short_looks() -> Iterator[None]:
     """Previews are there to be looked at: in tests one step will do. Between a base and a fine-tuned editor

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,13 @@ SOURCES = sorted({*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")}
 @cache
 def nodes_of(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """Lets go of a million nodes, which every later collection of garbage would look through."""
+    yield
+    nodes_of.cache_clear()
 
 
 def imported(path: Path) -> set[str]:

@@ -107,7 +107,7 @@ print(child.pid, flush=True)
 time.sleep(600)
 """
     began = time.monotonic()
-    found = cuda.run_part(script("sleeps", code), 3.0, tmp_path)
+    found = cuda.run_part(script("sleeps", code), 1.5, tmp_path)
     assert time.monotonic() - began < 300
     assert found["status"] == "cut off"
     child = int(found["tail"])

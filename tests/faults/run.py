@@ -180,6 +180,8 @@ class Run:
             "-q",
             "-p",
             "no:cacheprovider",
+            "-p",
+            "no:schemathesis",  # it takes a second to import
             f"--junitxml={self.report}",
             f"--basetemp={base}",
             "-m",

@@ -301,7 +301,7 @@ def server() -> Iterator[str]:
     Handler.seen.clear()
     Handler.statuses.clear()
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{httpd.server_port}/v1"
     httpd.shutdown()
     httpd.server_close()

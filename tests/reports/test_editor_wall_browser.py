@@ -8,7 +8,7 @@ import pytest
 from rewardedit.reports.report import Report
 from rewardedit.reports.wall import Wall, WallEdit, WallImage
 from tests.reports.test_report import image
-from tests.reports.test_report_browser import BROWSER, FRAME, TELL, browse, edits_of
+from tests.reports.test_report_browser import BROWSER, FRAME, TELL, browse, browse_frames, edits_of
 
 pytestmark = pytest.mark.skipif(not BROWSER, reason="no Chromium is installed")
 
@@ -36,38 +36,38 @@ def page_of(folder, values=VALUES):
     return report.save(folder / "report.html")
 
 
-def shown(page, address: str) -> list[str]:
+def shown(dom: str) -> str:
     """The numbers of the edits that are shown, in order."""
-    edits = edits_of(browse(page, "--dump-dom", address=address))
-    return [name.removeprefix("edit-") for name, hidden in edits if not hidden]
+    return "".join(name.removeprefix("edit-") for name, hidden in edits_of(dom) if not hidden)
 
 
-@pytest.mark.parametrize(
-    ("address", "numbers"),
-    [
-        ("#from=4", "24"),  # of any editor
-        ("#from=4&editor=1", "2"),
-        ("#to=0.15&scorer=1&editor=0", "14"),
-        ("#from=2&to=3&kind=add", "13"),
-        ("#split=1", "4"),  # x prefers A, y prefers B; a tie of x in the third prefers none
-        ("#sort=high", "42135"),
-        ("#sort=low&editor=2", "24135"),
-        ("#sort=ahead", "42135"),  # of the best editor over the worst
-        ("#sort=ahead&editor=2", "12435"),  # of C over the better one of A and B
-        ("#sort=behind&editor=0&scorer=1", "14325"),
-        ("#sort=disagreement&text=NUMBER%203", "4"),
-    ],
-)
-def test_scores_filter_and_order_the_wall(address, numbers, tmp_path):
-    assert shown(page_of(tmp_path), address) == list(numbers)
+SHOWN = {
+    "#from=4": "24",  # of any editor
+    "#from=4&editor=1": "2",
+    "#to=0.15&scorer=1&editor=0": "14",
+    "#from=2&to=3&kind=add": "13",
+    "#split=1": "4",  # x prefers A, y prefers B; a tie of x in the third prefers none
+    "#sort=high": "42135",
+    "#sort=low&editor=2": "24135",
+    "#sort=ahead": "42135",  # of the best editor over the worst
+    "#sort=ahead&editor=2": "12435",  # of C over the better one of A and B
+    "#sort=behind&editor=0&scorer=1": "14325",
+    "#sort=disagreement&text=NUMBER%203": "4",
+}
+
+
+def test_scores_filter_and_order_the_wall(tmp_path):
+    page = page_of(tmp_path)
+    doms = browse_frames(*((page, address) for address in SHOWN))
+    assert dict(zip(SHOWN, map(shown, doms), strict=True)) == SHOWN
 
 
 def test_the_best_edit_by_the_chosen_scorer_is_marked(tmp_path):
     page = page_of(tmp_path)
-    for address, best in (("", ["C", "A", "A"]), ("#scorer=1", ["C", "A", "B", "B"])):
-        dom = browse(page, "--dump-dom", address=address)
-        marked = re.findall(r'<figure [^>]*data-label="(.)" class="best"', dom)
-        assert marked == best, address
+    for dom, best in zip(
+        browse_frames((page, ""), (page, "#scorer=1")), (["C", "A", "A"], ["C", "A", "B", "B"]), strict=True
+    ):
+        assert re.findall(r'<figure [^>]*data-label="(.)" class="best"', dom) == best
 
 
 ACT = """

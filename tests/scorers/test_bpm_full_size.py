@@ -45,11 +45,15 @@ def save_gemma(folder: str) -> None:
         said = [*tokenizer(answer).input_ids, 1]
         pairs.append((torch.tensor([asked + said]), torch.tensor([[-100] * len(asked) + said])))
     for _ in range(60):
+        largest = 0.0
         for ids, labels in pairs:
             loss = model(input_ids=ids, labels=labels).loss
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            largest = max(largest, loss.item())
+        if largest < 0.005:
+            break
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

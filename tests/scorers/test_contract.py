@@ -154,6 +154,7 @@ def test_the_gradient_reaches_every_edit_and_no_weight(scorer, samples):
 def test_three_small_steps_uphill_raise_the_score(scorer, samples):
     if not scorer.differentiable:
         pytest.skip("has no gradient")
+    samples = samples[:7]  # one of each kind of edit
     edited = samples.source.lerp(samples.target, 0.7)
     scores = []
     for _ in range(3):
@@ -215,11 +216,11 @@ def test_two_threads_score_as_one_does(scorer, samples):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_images_may_be_of_any_precision(dtype, spec, scorer, samples, good):
-    batch = make_batch(samples, samples.target)[:6]
+    batch = make_batch(samples, samples.target)[:3]
     fields = {f.name: getattr(batch, f.name) for f in dataclasses.fields(batch)}
     images = {name: v.to(dtype) for name, v in fields.items() if isinstance(v, torch.Tensor)}
     found = scorer(dataclasses.replace(batch, **images)).score.float()
-    assert (found - good.score[:6]).abs().nanmedian() < BF16.get(spec, 0.05)
+    assert (found - good.score[:3]).abs().nanmedian() < BF16.get(spec, 0.05)
 
 
 def test_the_untouched_source_scores_as_documented(spec, scorer, samples, good):
@@ -233,6 +234,7 @@ def test_the_untouched_source_scores_as_documented(spec, scorer, samples, good):
 def test_the_gradient_is_finite_where_the_source_is_untouched(scorer, samples):
     if not scorer.differentiable:
         pytest.skip("has no gradient")
+    samples = samples[:7]
     edited = samples.source.clone().requires_grad_(True)
     scorer(make_batch(samples, edited)).mean().backward()
     assert edited.grad is not None

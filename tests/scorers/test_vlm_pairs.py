@@ -58,7 +58,7 @@ def server() -> Iterator[str]:
     """The address of a running server, with its model's name."""
     Darker.seen.clear()
     running = ThreadingHTTPServer(("127.0.0.1", 0), Darker)
-    thread = threading.Thread(target=running.serve_forever)
+    thread = threading.Thread(target=running.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{running.server_port}/v1#dark"
     running.shutdown()

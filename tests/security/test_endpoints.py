@@ -64,7 +64,7 @@ class Server(ThreadingHTTPServer):
         self.reply = reply
         self.seen: list[dict[str, Any]] = []
         self.sent = 0  # bytes of a body without an end
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def root(self) -> str:

@@ -14,6 +14,7 @@ SOURCES = sorted({*ROOT.glob("rewardedit/**/*.py"), *ROOT.glob("trainers/*.py")}
 MODULES = {"pickle", "dill", "joblib", "marshal", "shelve", "tarfile", "zipfile"}
 FUNCTIONS = {"Image.open", "json.load", "json.loads", "np.load", "torch.load", "shutil.rmtree"}
 METHODS = {"open", "read_bytes", "read_text"}
+LAST_NAMES = {name.rpartition(".")[2] for name in FUNCTIONS}
 
 HERE = "the one place"
 OWN = "files that this run, or an earlier one, wrote in its folder"
@@ -116,12 +117,11 @@ def used(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found |= MODULES & {str(node.module).split(".")[0]}
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func)
-            method = name.rpartition(".")[2]
-            if name in FUNCTIONS:
+            method = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if method in METHODS:
+                found.add(method if (name := ast.unparse(node.func)) not in FUNCTIONS else name)
+            elif method in LAST_NAMES and (name := ast.unparse(node.func)) in FUNCTIONS:
                 found.add(name)
-            elif method in METHODS:
-                found.add(method)
     return found
 
 

@@ -24,6 +24,7 @@ from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.trainers.dpo import Config, plan, train
 from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.group_rollouts import Rollout
+from rewardedit.training.meta import Bytes
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.online import OnlineConfig, with_data
 from rewardedit.training.pair_cache import find_pairs
@@ -86,7 +87,9 @@ def online_of(base: str, **settings) -> Config:
     return config_of(data, base, pairs="rollouts", batch_size=6, reward=reward, **settings)
 
 
-def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path):
+def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path, monkeypatch):
+    # their names are looked at; the test of candidates measures them
+    monkeypatch.setattr("rewardedit.training.memory.peak_memory", lambda *_: Bytes(0, 0))
     config = config_of(pairs, tiny_editor)
     lines = plan(config)
     assert "pairs: 8 of 8 sources with their instructions" in lines
@@ -198,6 +201,7 @@ def test_a_given_mask_needs_rows_with_one(pairs, tiny_editor, tmp_path):
     assert not (tmp_path / "run" / "cache").exists(), "said before the latents are made"
 
 
+@pytest.mark.usefixtures("unmeasured_memory")
 def test_the_best_and_the_worst_of_rollouts_are_trained_on(tiny_editor, tmp_path):
     config = online_of(tiny_editor, preference=PreferenceConfig(reference_every=None, times=2))
     lines = plan(config)

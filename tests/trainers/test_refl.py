@@ -255,7 +255,7 @@ def test_the_reward_rises(tiny_editor, tmp_path):
         diffusion_weight=0.0,
         scale="none",
     )
-    trained(tiny_editor, tmp_path, reward, max_steps=12, lr=1e-2)
+    trained(tiny_editor, tmp_path, reward, max_steps=8, lr=1e-2)
     rewards = [line["reward"] for line in read_log(tmp_path)]
     assert sum(rewards[-4:]) > sum(rewards[:4])
 

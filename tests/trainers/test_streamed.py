@@ -30,6 +30,7 @@ def words(files, editor: str, *more: str) -> list[str]:
     return ["train", "quickstart", *data, f"base={editor}", *FINETUNE, "bad_rows=0.2", *more]
 
 
+@pytest.mark.usefixtures("unmeasured_memory")
 def test_training_on_streamed_rows_is_training_on_the_rows(files, tiny_editor, tmp_path, capsys):
     for name, stream in (("streamed", "true"), ("whole", "false")):
         command = words(files, tiny_editor, f"data.stream={stream}", "train.validation_rows=1")

@@ -6,8 +6,8 @@ import json
 
 from tests.forks import launch
 
-TIMEOUT = 3
-SHARD = 5  # seconds of the process group, and of the one shard that the first process makes
+TIMEOUT = 2
+SHARD = 3.5  # seconds of the process group, and of the one shard that the first process makes
 
 SCRIPT = f"""
 import datetime, json, os, pathlib, sys, time
