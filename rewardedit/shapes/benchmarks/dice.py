@@ -1,7 +1,7 @@
 """DICE in the shapes world: python rewardedit/shapes/benchmarks/dice.py [DICE]
 
 DICE is the folder of a trained model, by default the shipped one. Detectors and judges without a model stand
-beside it, and the variants of runs/shapes-dice-ablations, where they are.
+beside it.
 
 On rendered test pairs and on the shipped editor's outputs of which the oracle is certain: average precision
 by detector, false alarms on untouched images, accuracy of verdicts on true boxes (half coherent, in reserved
@@ -50,8 +50,6 @@ from rewardedit.shapes.judged_differences import JudgedDifferences, JudgedEdit
 from rewardedit.shapes.world import BLOCK, ShapesBatch
 
 SHIPPED = "shapes/dice"
-ABLATIONS = Path("runs/shapes-dice-ablations")
-VARIANTS = {"a quarter of the steps": "phase-2", "no stage 1": "phase-3", "116 verdicts": "phase-4"}
 SAMPLES = 560  # of each test set
 BATCH = 28
 BACKDROPS = ("plain", "plain", "textured", "photo")
@@ -81,31 +79,21 @@ class AlwaysYes:
 
 def detectors_of(model: str) -> dict[str, DifferenceDetector]:
     """The detectors to compare, by name."""
-    found: dict[str, DifferenceDetector] = {
+    return {
         "change": ChangeDetector(),
         "change with detector": ChangeDetector(GroundedSam.from_pretrained("shapes/detector", None)),
+        "dice": VlmDetector(load_dice(model)),
     }
-    found["dice"] = VlmDetector(load_dice(model))
-    for name, phase in VARIANTS.items():
-        folder = ABLATIONS / phase / "dice"
-        if folder.is_dir():
-            found[name] = VlmDetector(load_dice(str(folder)))
-    return found
 
 
 def judges_of(model: str) -> dict[str, CoherenceJudge]:
     """The judges to compare, by name."""
-    found: dict[str, CoherenceJudge] = {
+    return {
         "always yes": AlwaysYes(),
         "rules": CoherenceRules(),
         "untrained": VlmCoherence(load_dice("shapes/vlm")),
         "dice": VlmCoherence(load_dice(model)),
     }
-    for name, phase in VARIANTS.items():
-        folder = ABLATIONS / phase / "dice"
-        if folder.is_dir():
-            found[name] = VlmCoherence(load_dice(str(folder)))
-    return found
 
 
 def batches_of(rows: Sequence[DifferenceRow | JudgedEdit]) -> list[EditBatch]:
@@ -136,13 +124,23 @@ def pair_sets(n: int) -> dict[str, list[DifferenceRow]]:
 def detection(
     detectors: dict[str, DifferenceDetector], sets: dict[str, list[DifferenceRow]]
 ) -> dict[str, Any]:
-    """Average precision of each detector on each set, and false alarms on untouched images."""
-    found: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}}
+    """Figures of all detectors on all sets, and the trained one's gain over the best without a model."""
     outcomes: dict[str, dict[str, list[Detection]]] = {}
     for kind, rows in sets.items():
         batches = batches_of(rows)
         own = outcomes[kind] = {name: detect_all(one, batches) for name, one in detectors.items()}
         own["dice, fixed confidence"] = list(map(with_fixed_confidence, own["dice"]))
+    found = detection_figures(sets, outcomes)
+    found["ci95_aware"] = against_model_free(sets, outcomes, found["tables"], "aware")
+    found["ci95_agnostic"] = against_model_free(sets, outcomes, found["tables"], "agnostic")
+    return found
+
+
+def detection_figures(
+    sets: dict[str, list[DifferenceRow]], outcomes: dict[str, dict[str, list[Detection]]]
+) -> dict[str, Any]:
+    """Average precision of each detector on each set, and false alarms on untouched images."""
+    found: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}}
     for name in outcomes["test"]:
         tables: dict[str, Any] = {}
         for kind, rows in sets.items():
@@ -161,8 +159,6 @@ def detection(
             "hard": tables["hard"]["aware"]["ap"],
         }
         found["tables"][name] = tables
-    found["ci95_aware"] = against_model_free(sets, outcomes, found["tables"], "aware")
-    found["ci95_agnostic"] = against_model_free(sets, outcomes, found["tables"], "agnostic")
     return found
 
 

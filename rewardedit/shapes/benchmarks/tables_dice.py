@@ -84,3 +84,13 @@ def dice_editors(result: Result) -> str:
     head = ("editor", "oracle (0–10)", "`dice` (0–1)", "coherent, %", "unwanted area, %", "unchanged, %")
     below = f"Spearman's ρ of the two rankings {table['spearman']:.2f}. {measured(result)}"
     return markdown((*head, "invalid, %", "rank by `dice`"), rows, below)
+
+
+def dice_ablations(result: Result) -> str:
+    """AP and right verdicts of each variant."""
+    rows = []
+    for name, own in result["ap"].items():
+        cells = [own["agnostic"], own["aware"], own["hard"], result["coherence"][name]]
+        rows.append((name, *map(_percent, cells), _alarms(result, name)))
+    head = ("variant", "AP", "AP by command", "AP by command, hard", "right verdicts, %", "false alarms, %")
+    return markdown(head, rows, f"n = {result['n']['test']} pairs of each kind. {measured(result)}")

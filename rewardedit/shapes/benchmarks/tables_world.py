@@ -15,7 +15,7 @@ from tables_adiee import (
 )
 from tables_bench import bench, bench_attacks, bench_editors, bench_reserved, bench_transfer
 from tables_bpm import bpm, bpm_best_of, bpm_guidance, bpm_parts, bpm_regions
-from tables_dice import dice_augmented, dice_coherence, dice_detection, dice_editors
+from tables_dice import dice_ablations, dice_augmented, dice_coherence, dice_detection, dice_editors
 from tables_editors import (
     best_of_n,
     by_edit_type,
@@ -53,6 +53,7 @@ OF_THE_WORLD: dict[str, Callable[[], str]] = {
             ("regions", "shapes-detector", regions),
             ("dice-detection", "dice", dice_detection),
             ("dice-coherence", "dice", dice_coherence),
+            ("dice-ablations", "dice-ablations", dice_ablations),
             ("dice-augmented", "dice", dice_augmented),
             ("dice-editors", "dice", dice_editors),
             ("guidance", "guidance", guidance),
