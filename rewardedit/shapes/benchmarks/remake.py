@@ -77,6 +77,8 @@ PROGRAMS = {
     "guidance": "guidance.py",
     "best-of-n": "best_of_n.py",
     "reward-guidance": "reward_guidance.py",
+    "dice": "dice.py",
+    "dice-ablations": "dice_ablations.py",
     "agreement": "agreement.py",
     "heat": "heat.py",
     "retrieval": "retrieval.py",
