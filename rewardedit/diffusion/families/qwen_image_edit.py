@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from rewardedit.diffusion.families.base import Conditioning, MaskHook, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, denoiser_config, dynamic_shift
@@ -96,9 +97,16 @@ class QwenImageEdit(FlowEditor):
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         mean, std = norm(vae, latents)
-        frames = (latents * std + mean).to(vae.dtype).unsqueeze(2)
-        decoded = vae.decode(frames, return_dict=False)[0][:, :, 0]
-        return clamp_straight_through(decoded.float() / 2 + 0.5)
+        frames = vae.post_quant_conv((latents * std + mean).to(vae.dtype).unsqueeze(2))
+        # As `vae.decode` does for a single frame, but for its clamp, which passes no gradient.
+        if vae.decoder.gradient_checkpointing and torch.is_grad_enabled():
+            decoded: Any = checkpoint(vae.decoder, frames, use_reentrant=False)
+        else:
+            decoded = vae.decoder(frames)
+        return clamp_straight_through(decoded[:, :, 0].float() / 2 + 0.5)
+
+    def checkpoint_decoder(self, vae: Any, enabled: bool) -> None:
+        vae.decoder.gradient_checkpointing = enabled  # diffusers has the attribute, and does not use it
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return TwoCalls(self, pipe, mask, between)
