@@ -97,12 +97,11 @@ class QwenImageEdit(FlowEditor):
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         mean, std = norm(vae, latents)
-        frames = vae.post_quant_conv((latents * std + mean).to(vae.dtype).unsqueeze(2))
-        # As `vae.decode` does for a single frame, but for its clamp, which passes no gradient.
-        if vae.decoder.gradient_checkpointing and torch.is_grad_enabled():
-            decoded: Any = checkpoint(vae.decoder, frames, use_reentrant=False)
+        frames = (latents * std + mean).to(vae.dtype).unsqueeze(2)
+        if torch.is_grad_enabled():
+            decoded = decode_with_gradient(vae, frames)
         else:
-            decoded = vae.decoder(frames)
+            decoded = vae.decode(frames, return_dict=False)[0]
         return clamp_straight_through(decoded[:, :, 0].float() / 2 + 0.5)
 
     def checkpoint_decoder(self, vae: Any, enabled: bool) -> None:
@@ -165,6 +164,17 @@ def encode_pixels(pipe: Any, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, 
     modes = pipe.vae.encode(frames).latent_dist.mode()[:, :, 0]
     mean, std = norm(pipe.vae, modes)
     return (modes - mean) / std
+
+
+def decode_with_gradient(vae: Any, frames: Float[Tensor, "b c 1 h w"]) -> Float[Tensor, "b 3 1 h2 w2"]:
+    """Decodes as `vae.decode` does, but for its clamp, through which no gradient passes, and its copies of
+    features for a video's next frame.
+    """
+    features = vae.post_quant_conv(frames)
+    if not vae.decoder.gradient_checkpointing:
+        return vae.decoder(features)
+    decoded: Any = checkpoint(vae.decoder, features, use_reentrant=False)
+    return decoded
 
 
 def source_size(width: int, height: int) -> tuple[int, int]:
