@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from rewardedit import devices
 from rewardedit.images import to_pil
 from rewardedit.language.answers import Answer, AnswerError, quoted
 from rewardedit.language.endpoint import REFUSES_ALL, Endpoint, EndpointError, Message
@@ -77,7 +78,8 @@ class ByDigits:
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
         """Logits of the ten digits."""
         texts = [answer_up_to(self.vlm, chat) + "0" for chat in chats]
-        return last_logits(self.vlm, texts, images)[:, self.ids].float()
+        with devices.tf32(images.device.type):  # a backward pass computes it outside of the scorer's call
+            return last_logits(self.vlm, texts, images)[:, self.ids].float()
 
     def decoding(self) -> dict[str, Any]:
         return {"answer": "digits", "dtype": str(self.vlm.model.dtype).removeprefix("torch.")}
