@@ -142,7 +142,7 @@ def test_a_checkpointed_decoder_has_the_same_gradient(pipe):
     family = family_of(pipe)
     found = []
     calls = []
-    hook = pipe.vae.decoder.up_blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    hook = pipe.vae.decoder.up_blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     for enabled in (False, True):
         family.checkpoint_decoder(pipe.vae, enabled)
         latents = noise_like(pipe).requires_grad_()

