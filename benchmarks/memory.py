@@ -1,4 +1,4 @@
-"""GPU memory of each full-size recipe, written into its header: python benchmarks/memory.py
+"""GPU memory of full-size recipes, written into their headers: python benchmarks/memory.py [RECIPE …] --write
 
 Needs neither a GPU nor weights: the models are Stable Diffusion 1.5's editor, FLUX.1 Kontext, FLUX.2 klein
 base, Qwen-Image-Edit, ViFi-CLIP on ViT-B/16, DINOv2-base, Qwen2.5-VL, Idefics3-8B and LLaVA-NeXT-8B, created
@@ -367,9 +367,9 @@ def write(recipe: str, found: dict[str, int]) -> None:
 
 
 if __name__ == "__main__":
-    command_line = read_command_line(__doc__)
+    command_line = read_command_line(__doc__, "RECIPE")
     sd15 = make_editor()
-    for name in RECIPES:
+    for name in command_line.words or RECIPES:
         needed = stages(name, sd15)
         if command_line.write:
             write(name, needed)

@@ -190,7 +190,7 @@ def tune_on_data(config: Config, inputs: GivenPairs, monitor: Monitor, folder: P
     cache = inputs.cache
     tuning = Finetuning(config.train, config.base, cache, inputs.labels, folder, resume)
     base = partial(reference, tuning.modules.unet)
-    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    tuning.check(monitor, 0)  # the base, which later checks are compared with
 
     loop = tuning.loop
     for step in loop.steps():
@@ -229,7 +229,7 @@ def tune_on_rollouts(
     every = loss_settings.reference_every
     old = OldPolicy(tuning.modules.unet) if every else None
     fixed = partial(reference, tuning.modules.unet) if old is None else old.active
-    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    tuning.check(monitor, 0)  # the base, which later checks are compared with
 
     loop = tuning.loop
     for step in loop.steps():
@@ -289,7 +289,7 @@ def is_stopped(tuning: Finetuning, monitor: Monitor) -> bool:
     with loop.ema_weights():
         if tuning.is_validation_step():
             tuning.save_previews()
-        return monitor.check(tuning.current_editor(), loop.step + 1)
+        return tuning.check(monitor, loop.step + 1)
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

@@ -266,7 +266,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
     steps = len(config.window(0))
     tuning = Finetuning(config.train, config.base, prompts.cache, inputs.labels, folder, resume, steps)
     rollouts = NoisyRollouts(config, inputs, tuning)
-    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    tuning.check(monitor, 0)  # the base, which later checks are compared with
 
     loop = tuning.loop
     device = loop.accelerator.device
@@ -293,7 +293,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
             with loop.ema_weights():
                 if tuning.is_validation_step():
                     tuning.save_previews()
-                if monitor.check(tuning.current_editor(), step + 1):
+                if tuning.check(monitor, step + 1):
                     break
     return tuning.save()
 

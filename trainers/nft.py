@@ -187,7 +187,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
     )
     old = OldPolicy(tuning.modules.unet)
     rollouts = GroupRollouts(settings, config.train, inputs, tuning.editor.pipe)
-    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    tuning.check(monitor, 0)  # the base, which later checks are compared with
 
     loop = tuning.loop
     rollout: Rollout | None = None
@@ -212,7 +212,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
             with loop.ema_weights():
                 if tuning.is_validation_step():
                     tuning.save_previews()
-                if monitor.check(tuning.current_editor(), step + 1):
+                if tuning.check(monitor, step + 1):
                     break
     return tuning.save()
 

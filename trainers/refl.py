@@ -293,7 +293,7 @@ def finetune(
     rollouts = RewardRollouts(
         reward, shared.scorers[spec_name(reward.scorer)], shared.rollouts, config.seed, tuning.editor.pipe
     )
-    monitor.check(tuning.current_editor(), 0)  # the base, which later checks are compared with
+    tuning.check(monitor, 0)  # the base, which later checks are compared with
 
     loop = tuning.loop
     for step in loop.steps():
@@ -328,7 +328,7 @@ def finetune(
             with loop.ema_weights():
                 if tuning.is_validation_step():
                     tuning.save_previews()
-                if monitor.check(tuning.current_editor(), step + 1):
+                if tuning.check(monitor, step + 1):
                     break
     return tuning.save()
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
@@ -100,6 +101,17 @@ class Scorer(nn.Module):
             scores = self.score(batch.with_edited(edited), prepared)
         edited.register_hook(partial(_of_rows, scores.valid))
         return scores
+
+    def checkpointed(self, batch: EditBatch) -> Scores:
+        """Scores b edits like a call, with activations that are computed again in the backward pass. A scorer
+        of separate parts overrides it, to hold those of one part at a time.
+        """
+
+        def scores(edited: Tensor) -> Scores:
+            return self(batch.with_edited(edited))
+
+        found: Any = checkpoint(scores, batch.edited, use_reentrant=False)
+        return found
 
     def _of_finite_rows(self, batch: EditBatch, prepared: Prepared | None) -> Scores:
         """Scores the rows whose edited image is finite; the others are skipped and invalid."""

@@ -216,6 +216,12 @@ class VlmJudge(Scorer):
         score = geometric_mean(groups["consistency"], groups["quality"])
         return Scores.make(score, parts | groups, ["; ".join(row) or None for row in reasons])
 
+    def checkpointed(self, batch: EditBatch) -> Scores:
+        """Questions are asked again one at a time, each with its own backward pass."""
+        assert isinstance(self.grader, ByDigits), "others have no gradient"
+        with self.grader.recomputed():
+            return self(batch)
+
     def _plain(self, instruction: str) -> str:
         """The instruction without the model's special tokens."""
         return without(self.reserved, instruction)

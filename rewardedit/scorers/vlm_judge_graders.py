@@ -3,7 +3,8 @@
 import base64
 import inspect
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
+from rewardedit import devices
 from rewardedit.images import to_pil
 from rewardedit.language.answers import Answer, AnswerError, quoted
 from rewardedit.language.endpoint import REFUSES_ALL, Endpoint, EndpointError, Message
@@ -48,20 +51,35 @@ class ByDigits:
     def __init__(self, vlm: Vlm) -> None:
         self.vlm = vlm
         self.ids = last_tokens(vlm, DIGITS)
+        self.recomputes = False
         self.differentiable = not isinstance(vlm, ProcessorVlm)
 
     def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
         graded: list[Graded] = []
         for chats, images in asked:
-            grades = expected_grade(self.logits(chats, images))
+            if self.recomputes:
+                logits: Any = checkpoint(self.logits, chats, images, use_reentrant=False)
+            else:
+                logits = self.logits(chats, images)
+            grades = expected_grade(logits)
             reasons = [None if ok else "its logits are not finite" for ok in grades.isfinite().tolist()]
             graded.append(Graded(grades, reasons))
         return graded
 
+    @contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Within this context the activations of questions are computed again in their backward passes."""
+        self.recomputes = True
+        try:
+            yield
+        finally:
+            self.recomputes = False
+
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
         """Logits of the ten digits."""
         texts = [answer_up_to(self.vlm, chat) + "0" for chat in chats]
-        return last_logits(self.vlm, texts, images)[:, self.ids].float()
+        with devices.tf32(images.device.type):  # a backward pass computes it outside of the scorer's call
+            return last_logits(self.vlm, texts, images)[:, self.ids].float()
 
     def decoding(self) -> dict[str, Any]:
         return {"answer": "digits", "dtype": str(self.vlm.model.dtype).removeprefix("torch.")}

@@ -4,6 +4,7 @@ Each method has its own loop in its own file; see `rewardedit.training.loop`.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from rewardedit.diffusion.noising import conditioning_dropout
 from rewardedit.processes import print_on_main, processes
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.monitor import Monitor
+from rewardedit.training.offloading import OffloadedTextEncoders
 from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.previews import save_previews
 from rewardedit.training.prompt_cache import TextCache
@@ -151,6 +154,9 @@ class Finetuning:
         )
         self.scheduler = self.editor.family.training_scheduler(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
+        self.offloaded: OffloadedTextEncoders | None = None
+        if config.offload_text_encoder:
+            self.offloaded = OffloadedTextEncoders(self.editor.pipe, self.accelerator.device)
         self._rows_of = Prefetcher(self._read, config.max_steps)
 
     def _prepare(self, module: Any) -> Any:
@@ -225,8 +231,17 @@ class Finetuning:
         return tensor.pin_memory() if self.accelerator.device.type == "cuda" else tensor
 
     def current_editor(self) -> Editor:
-        """The editor with its current weights."""
+        """The editor with its current weights; it encodes texts within `text_encoders`."""
         return Editor(self.editor.pipe, self.editor.settings, self.labels.prompt, self.modules.embedding)
+
+    def text_encoders(self) -> AbstractContextManager[None]:
+        """Context within which the editor can encode texts."""
+        return nullcontext() if self.offloaded is None else self.offloaded.in_use()
+
+    def check(self, monitor: Monitor, step: int) -> bool:
+        """Lets the monitor evaluate the current weights; returns True to stop training."""
+        with self.text_encoders():
+            return monitor.check(self.current_editor(), step)
 
     def is_validation_step(self) -> bool:
         """True if previews are due after the current step."""
@@ -239,9 +254,9 @@ class Finetuning:
         """
         step = self.loop.step + 1
         folder = self.folder / "validation" / f"step-{step:06d}"
-        save_previews(
-            self.current_editor(), self.cache.rows, self.cache.data, self.config.validation_rows, folder
-        )
+        rows, data = self.cache.rows, self.cache.data
+        with self.text_encoders():
+            save_previews(self.current_editor(), rows, data, self.config.validation_rows, folder)
         if self.accelerator.log_with:
             processes().wait_for_everyone()  # each process has written its share
             if processes().is_main_process:
@@ -257,5 +272,6 @@ class Finetuning:
             print_on_main(str(self.compilation))
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
-            save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)
+            with self.text_encoders():
+                save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)
         return out

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from diffusers import DDPMScheduler
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch
 from rewardedit.devices import is_training_device
@@ -111,9 +110,15 @@ class Training:
     """Bytes that fine-tuning needs, between steps and within one."""
 
     resident: int  # weights, gradients, the optimizer's state and moving averages
+    text_encoders: int  # additional while texts are encoded: those that are offloaded
     step: int  # additional, at most, in a forward and backward pass
     update: int  # additional in the optimizer's step
     casts: int  # additional while the model in training samples: autocast's copy of its weights
+
+    @property
+    def encoding(self) -> int:
+        """Bytes between steps while texts are encoded."""
+        return self.resident + self.text_encoders
 
 
 def finetuning_memory(
@@ -134,7 +139,8 @@ def finetuning_memory(
     frozen = sum(p.numel() * p.element_size() for p in unet.parameters() if not p.requires_grad)
     encoder = sum(map(parameters, editor.text_encoders))
     learned += encoder if train.text_encoder_lr else 0
-    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * editor.number
+    offloaded = encoder * editor.number if train.offload_text_encoder else 0
+    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * editor.number - offloaded
     # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
     each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
 
@@ -154,7 +160,7 @@ def finetuning_memory(
         parts.append(call)
     step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
     casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
-    return Training(frozen + each * learned, step, FULL * learned, casts)
+    return Training(frozen + each * learned, offloaded, step, FULL * learned, casts)
 
 
 def training_memory(editor: Blueprint, train: TrainConfig, processes: int = 1) -> int:
@@ -202,11 +208,7 @@ def _rollouts(editor: Blueprint, train: TrainConfig, reward: RewardConfig, proce
 
 
 def _decoding(editor: Blueprint, reward: RewardConfig, batch: int, half: torch.dtype | None) -> Bytes:
-    (
-        editor.vae.enable_gradient_checkpointing
-        if "vae" in reward.gradient_checkpointing
-        else editor.vae.disable_gradient_checkpointing
-    )()
+    editor.family.checkpoint_decoder(editor.vae, "vae" in reward.gradient_checkpointing)
     return peak_memory(lambda: editor.family.decode(editor.vae, editor.latents(batch).requires_grad_()), half)
 
 
@@ -214,25 +216,22 @@ def _scoring(
     editor: Blueprint, scorer: Scorer, reward: RewardConfig, batch: int, half: torch.dtype | None
 ) -> Bytes:
     edited = editor.images(batch).requires_grad_()
-    if "scorer" in reward.gradient_checkpointing:
-        return peak_memory(
-            lambda: checkpoint(lambda x: dummy_scores(editor, scorer, x), edited, use_reentrant=False), half
-        )
-    return peak_memory(lambda: dummy_scores(editor, scorer, edited), half)
+    score = scorer.checkpointed if "scorer" in reward.gradient_checkpointing else scorer
+    return peak_memory(lambda: score(dummy_batch(editor, edited)).score, half)
 
 
-def dummy_scores(editor: Blueprint, scorer: Scorer, edited: Tensor) -> Tensor:
-    """Scores of edits in a batch with every input that a scorer may need."""
+def dummy_batch(editor: Blueprint, edited: Tensor) -> EditBatch:
+    """A batch of edits with every input that a scorer may need."""
     b = len(edited)
     texts = ["a word"] * len(edited)
     mask = torch.empty(b, 1, editor.size, editor.size, device="meta")
-    return scorer(EditBatch(editor.images(b), texts, edited, editor.images(b), mask, texts, texts)).score
+    return EditBatch(editor.images(b), texts, edited, editor.images(b), mask, texts, texts)
 
 
 def scoring(editor: Blueprint, scorer: Scorer) -> int:
     """Bytes needed to score an edit, without gradient."""
     with torch.no_grad():
-        return peak_memory(lambda: dummy_scores(editor, scorer, editor.images(1))).peak
+        return peak_memory(lambda: scorer(dummy_batch(editor, editor.images(1))).score).peak
 
 
 def reward_conditioned_memory(
@@ -281,7 +280,7 @@ def refl_memory(
     if reward.weight:
         stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
     stages |= _fine_tuning(editor, train, needed)
-    stages["watching"] = needed.resident + needed.casts + looked
+    stages["watching"] = needed.encoding + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
@@ -334,7 +333,7 @@ def online_memory(
     if here:
         stages["scores"] = needed.resident + at_once * scoring(editor, first)
     stages |= _fine_tuning(editor, train, needed)
-    stages["watching"] = needed.resident + looked
+    stages["watching"] = needed.encoding + looked
     stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
@@ -374,7 +373,7 @@ def preference_memory(
         + (weights(locator) if here and locator is not None else 0)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         **_fine_tuning(editor, both, needed),
-        "watching": needed.resident + needed.casts + looked,
+        "watching": needed.encoding + needed.casts + looked,
         "sweep": editor.bytes(HALF) + looked * HALF // FULL,
     }
     return _with_overhead({name: resident + size for name, size in stages.items()})
@@ -383,7 +382,7 @@ def preference_memory(
 def _fine_tuning(editor: Blueprint, train: TrainConfig, needed: Training) -> dict[str, int]:
     stages = {"step": needed.resident + needed.step, "update": needed.resident + needed.update}
     if train.validate_every:
-        stages["previews"] = needed.resident + needed.casts + editor.sampled
+        stages["previews"] = needed.encoding + needed.casts + editor.sampled
     return stages
 
 

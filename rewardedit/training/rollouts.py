@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from diffusers import DDPMScheduler
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.batch_sizes import BatchSize, in_batches
@@ -125,7 +124,7 @@ class RewardRollouts:
         self.family = family_of(pipe)
         self.scheduler = rollout_scheduler(config, self.family, pipe.scheduler)
         if "vae" in config.gradient_checkpointing:
-            pipe.vae.enable_gradient_checkpointing()
+            self.family.checkpoint_decoder(pipe.vae, True)
 
     def start(self, micro_batches: Sequence[MicroBatch], step: int) -> list[RolloutState]:
         """The rollouts of each of an update's micro-batches, up to their first step with gradient.
@@ -165,15 +164,10 @@ class RewardRollouts:
 
     def score(self, micro: MicroBatch, edited: Float[Tensor, "b 3 h w"]) -> Scores:
         """Scores of these rows' edits, with gradient."""
-
-        def scores(images: Tensor) -> Scores:
-            return self.scorer(self.prompts.batch(micro.rows, images))
-
-        return (
-            checkpoint(scores, edited, use_reentrant=False)
-            if "scorer" in self.config.gradient_checkpointing
-            else scores(edited)
-        )
+        batch = self.prompts.batch(micro.rows, edited)
+        if "scorer" in self.config.gradient_checkpointing:
+            return self.scorer.checkpointed(batch)
+        return self.scorer(batch)
 
     def reference_distance(self, unet: Any, micro: MicroBatch, step: int) -> Float[Tensor, ""]:
         """Mean squared distance between the predictions of the editor and of the starting model (the adapter

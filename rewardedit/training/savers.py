@@ -29,7 +29,8 @@ class Fitted:
         train = self.train
         return (
             f"memory: auto takes micro_batch_size={train.micro_batch_size}, "
-            f"gradient_checkpointing={str(train.gradient_checkpointing).lower()}: "
+            f"gradient_checkpointing={str(train.gradient_checkpointing).lower()}, "
+            f"offload_text_encoder={str(train.offload_text_encoder).lower()}: "
             f"{self.needed / GIB:.1f} of {self.card / GIB:.1f} GiB"
         )
 
@@ -119,16 +120,24 @@ def fit_to_card(
 def candidates(train: TrainConfig, processes: int = 1) -> Iterator[TrainConfig]:
     """Settings to try, the cheapest first, with the same updates up to rounding.
 
-    Smaller micro-batches that still fill a GPU cost next to nothing; gradient checkpointing computes each
-    forward pass twice; micro-batches of fewer rows leave a GPU waiting, and come last. What is given already
-    stays.
+    Smaller micro-batches that still fill a GPU cost next to nothing; an offloaded text encoder is moved
+    twice for each check; gradient checkpointing computes each forward pass twice; micro-batches of fewer rows
+    leave a GPU waiting, and come last. What is given or was taken already stays.
     """
     most, passes = train.micro_batches(processes)
     sizes = [rows for rows in range(most, 0, -1) if most * passes % rows == 0]
     filling = [rows for rows in sizes if rows >= FEWEST] or sizes[:1]
     others = [rows for rows in sizes if rows not in filling]
-    given = train.gradient_checkpointing
-    tried = [] if given else [(rows, False) for rows in filling]
-    tried += [(rows, True) for rows in (*filling, *others)]
-    for rows, checkpointing in tried:
-        yield replace(train, memory="given", micro_batch_size=rows, gradient_checkpointing=checkpointing)
+    checkpointing = train.gradient_checkpointing
+    offloading = train.offload_text_encoder or not train.text_encoder_lr
+    tried = [(rows, checkpointing, train.offload_text_encoder) for rows in filling]
+    tried += [(rows, checkpointing, offloading) for rows in filling]
+    tried += [(rows, True, offloading) for rows in (*filling, *others)]
+    for rows, checkpointed, offloaded in dict.fromkeys(tried):
+        yield replace(
+            train,
+            memory="given",
+            micro_batch_size=rows,
+            gradient_checkpointing=checkpointed,
+            offload_text_encoder=offloaded,
+        )

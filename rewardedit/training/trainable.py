@@ -34,7 +34,11 @@ class TrainConfig(LoopConfig):
     optimizer: Literal["adamw", "adamw8bit", "muon"] = "adamw"
     muon_lr: float = 5e-3  # Muon's learning rate, for matrices and convolutions except first and last layer
     gradient_checkpointing: bool = False  # gradient checkpointing of the UNet
-    # auto: on a GPU, smaller micro-batches and gradient checkpointing are taken as far as the card needs them
+    # text encoder in CPU memory between previews and checks, which alone use it: prompts are encoded before
+    # the training. Each of them then takes some seconds longer
+    offload_text_encoder: bool = False
+    # auto: on a GPU, smaller micro-batches, text encoder offloading and gradient checkpointing are taken as
+    # far as the card needs them
     memory: Literal["given", "auto"] = "given"
     conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
@@ -65,6 +69,11 @@ class TrainConfig(LoopConfig):
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
+            )
+        if self.offload_text_encoder and self.text_encoder_lr:
+            raise ValueError(
+                "offload_text_encoder: the text encoder is trained, and needed in each step; leave one of it "
+                "and text_encoder_lr out"
             )
         if not 0 <= self.conditioning_dropout <= 1 / 3:
             raise ValueError(

@@ -137,6 +137,39 @@ def test_decoded_rollouts_are_the_stock_images(pipe):
     assert (decoded - image_of_editor).abs().max() < 1e-4
 
 
+def test_a_checkpointed_decoder_has_the_same_gradient(pipe):
+    """To the bit."""
+    family = family_of(pipe)
+    found = []
+    calls = []
+    hook = pipe.vae.decoder.up_blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    for enabled in (False, True):
+        family.checkpoint_decoder(pipe.vae, enabled)
+        latents = noise_like(pipe).requires_grad_()
+        decoded = family.decode(pipe.vae, latents)
+        decoded.sum().backward()
+        found.append((decoded.detach(), latents.grad))
+    family.checkpoint_decoder(pipe.vae, False)
+    hook.remove()
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert len(calls) == 3, "the second time it is computed again"
+
+
+def test_a_decoder_has_a_gradient_where_pixels_saturate(pipe):
+    family = family_of(pipe)
+    weight = pipe.vae.decoder.conv_out.weight
+    plain = weight.detach().clone()
+    weight.data.mul_(1e4)
+    latents = noise_like(pipe).requires_grad_()
+    decoded = family.decode(pipe.vae, latents)
+    outside = (decoded == 0) | (decoded == 1)
+    decoded.masked_fill(~outside, 0.0).sum().backward()
+    weight.data.copy_(plain)
+    assert outside.any()
+    assert latents.grad is not None
+    assert latents.grad.abs().sum() > 0
+
+
 def test_rows_of_a_batch_are_those_alone(pipe):
     editor = as_editor(pipe)
     prompts = [PROMPT, "remove the star and the blue square"]

@@ -165,6 +165,24 @@ def test_the_gradient_reaches_every_edit_and_no_weight_and_leads_uphill(of_kind)
     assert (downhill < scores.score).all()
 
 
+def test_recomputed_questions_have_the_same_scores_and_gradients(judge):
+    """To the bit; each question is read once more, in its backward pass."""
+    batch = make_batch()
+    passes = []
+    hook = judge.model.register_forward_hook(lambda *_: passes.append(1))
+    found = []
+    for score in (judge, judge.checkpointed):
+        edited = batch.edited.clone().requires_grad_()
+        scores = score(dataclasses.replace(batch, edited=edited))
+        scores.mean().backward()
+        found.append((scores.score, edited.grad))
+    hook.remove()
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+    assert len(passes) == 3 * len(judge.questions)
+    judge(batch)
+    assert not judge.grader.recomputes
+
+
 def test_instruction_order_of_images_and_edit_all_count(judge):
     batch = make_batch()
     first = judge(batch).parts

@@ -4,6 +4,8 @@ and the GPU of each full-size recipe.
 
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ from diffusers import AutoencoderKL
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import recipe_path
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.scorers import load_scorer
-from rewardedit.training.memory import Blueprint, dummy_scores
+from rewardedit.scorers import Scorer, load_scorer
+from rewardedit.training.memory import Blueprint, dummy_batch
 from rewardedit.training.meta import GIB, peak_memory
 from tests.models import small
 
@@ -108,7 +111,7 @@ def test_a_judge_of_true_size_is_measured(name, parameters, sd15):
 
     def peak(**gradient: bool) -> int:
         edited = torch.empty(1, 3, 256, 256, device="meta", **gradient)
-        return peak_memory(lambda: dummy_scores(sd15, judge, edited)).peak
+        return peak_memory(lambda: judge(dummy_batch(sd15, edited)).score).peak
 
     layers, width = (memory.QWEN[judge.name][key] for key in ("num_hidden_layers", "hidden_size"))
     kept = peak(requires_grad=True)
@@ -126,13 +129,26 @@ def test_a_built_in_reward_is_measured(name, sd15):
 
     def peak(autocast: torch.dtype | None = None, **gradient: bool) -> int:
         edited = torch.empty(2, 3, 256, 256, device="meta", **gradient)
-        return peak_memory(lambda: dummy_scores(sd15, scorer, edited), autocast).peak
+        return peak_memory(lambda: scorer(dummy_batch(sd15, edited)).score, autocast).peak
 
     kept = peak(requires_grad=True)
     assert kept > 2 * 3 * 256 * 256 * 4, "the gradient of the edited images alone is as large"
     assert peak(torch.bfloat16, requires_grad=True) < 1.1 * kept
     with torch.no_grad():
         assert peak() < kept
+
+
+def test_a_judge_recomputes_one_question_at_a_time(tiny_judge, sd15):
+    """Of so small a judge, most of what stays are the images of its four questions."""
+    judge = load_scorer("vlm_judge", checkpoint=tiny_judge).to("meta")
+
+    def peak(score: Callable[[EditBatch], Scores]) -> int:
+        edited = torch.empty(1, 3, 256, 256, device="meta", requires_grad=True)
+        return peak_memory(lambda: score(dummy_batch(sd15, edited)).score).peak
+
+    at_once = peak(partial(Scorer.checkpointed, judge))
+    assert at_once > 0.9 * peak(judge)
+    assert peak(judge.checkpointed) < 0.7 * at_once
 
 
 def test_what_is_checkpointed_is_computed_again_and_counted():

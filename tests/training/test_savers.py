@@ -22,17 +22,24 @@ from rewardedit.training.trainable import TrainConfig
 TRAIN = TrainConfig(batch_size=12, memory="auto", tracker="none")
 
 
-def tried(train: TrainConfig, processes: int = 1) -> list[tuple[int | None, bool]]:
-    return [(t.micro_batch_size, t.gradient_checkpointing) for t in candidates(train, processes)]
+def tried(train: TrainConfig, processes: int = 1) -> list[tuple[int | None, bool, bool]]:
+    found = []
+    for own in candidates(train, processes):
+        found.append((own.micro_batch_size, own.offload_text_encoder, own.gradient_checkpointing))
+    return found
 
 
 def test_settings_are_tried_in_the_order_of_what_they_cost():
     filling = [12, 6, 4]
-    order = [*((rows, False) for rows in filling), *((rows, True) for rows in (*filling, 3, 2, 1))]
+    order = [*((rows, False, False) for rows in filling), *((rows, True, False) for rows in filling)]
+    order += [(rows, True, True) for rows in (*filling, 3, 2, 1)]
     assert tried(TRAIN) == order
-    assert tried(TRAIN, processes=2) == [(6, False), (6, True), (3, True), (2, True), (1, True)]
+    two = [(6, False, False), (6, True, False), *((rows, True, True) for rows in (6, 3, 2, 1))]
+    assert tried(TRAIN, processes=2) == two
     given = TrainConfig(batch_size=8, micro_batch_size=2, gradient_checkpointing=True)
-    assert tried(given) == [(2, True), (1, True)]
+    assert tried(given) == [(2, False, True), (2, True, True), (1, True, True)]
+    given = TrainConfig(batch_size=8, micro_batch_size=2, text_encoder_lr=1e-5)
+    assert tried(given) == [(2, False, False), (2, False, True), (1, False, True)], "it is trained"
     for candidate in candidates(TRAIN):
         assert candidate.memory == "given"
         candidate.micro_batches(1)
@@ -43,8 +50,8 @@ def test_the_first_that_fits_a_card_is_taken_and_told(tiny_editor):
     editor = load_blueprint(tiny_editor, 64)
     sizes = [training_memory(editor, candidate) for candidate in candidates(TRAIN)]
     assert sizes[0] > sizes[1] > sizes[2], "smaller micro-batches need less"
-    assert sizes[3] < sizes[0], "so does checkpointing"
-    for size in sizes[:4]:
+    assert sizes[6] < sizes[0], "so does checkpointing"
+    for size in (*sizes[:3], sizes[6]):
         card = int(size / savers.SHARE) + 1
         fitted = fit_to_card(TRAIN, lambda train: training_memory(editor, train), card)
         first = next(number for number, needed in enumerate(sizes) if needed <= size)
@@ -66,7 +73,8 @@ def test_settings_stay_as_given_where_they_are_given_or_without_a_gpu(tiny_edito
     monkeypatch.setattr(savers, "card_memory", lambda: 80 * GIB)
     settings, (line,) = fit_training(TRAIN, memory_of_pairs(lambda: editor))
     assert (settings.micro_batch_size, settings.gradient_checkpointing) == (12, False)
-    assert line.startswith("memory: auto takes micro_batch_size=12, gradient_checkpointing=false: ")
+    assert line.startswith("memory: auto takes micro_batch_size=12, gradient_checkpointing=false, ")
+    assert ", offload_text_encoder=false: " in line
 
 
 @pytest.mark.slow

@@ -184,6 +184,10 @@ class EditFamily:
         """
         raise self._untrained()
 
+    def checkpoint_decoder(self, vae: Any, enabled: bool) -> None:
+        """Turns gradient checkpointing of an autoencoder's decoder, for `decode`, on or off."""
+        (vae.enable_gradient_checkpointing if enabled else vae.disable_gradient_checkpointing)()
+
     @torch.no_grad()
     def reconstruct(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b 3 h w"]:
         """Reconstruction of images by the autoencoder, RGB in [0, 1]: every edited image has its traces."""

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from rewardedit.diffusion.families.base import Conditioning, MaskHook, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, denoiser_config, dynamic_shift
@@ -97,8 +98,14 @@ class QwenImageEdit(FlowEditor):
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
         mean, std = norm(vae, latents)
         frames = (latents * std + mean).to(vae.dtype).unsqueeze(2)
-        decoded = vae.decode(frames, return_dict=False)[0][:, :, 0]
-        return clamp_straight_through(decoded.float() / 2 + 0.5)
+        if torch.is_grad_enabled():
+            decoded = decode_with_gradient(vae, frames)
+        else:
+            decoded = vae.decode(frames, return_dict=False)[0]
+        return clamp_straight_through(decoded[:, :, 0].float() / 2 + 0.5)
+
+    def checkpoint_decoder(self, vae: Any, enabled: bool) -> None:
+        vae.decoder.gradient_checkpointing = enabled  # diffusers has the attribute, and does not use it
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return TwoCalls(self, pipe, mask, between)
@@ -157,6 +164,17 @@ def encode_pixels(pipe: Any, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, 
     modes = pipe.vae.encode(frames).latent_dist.mode()[:, :, 0]
     mean, std = norm(pipe.vae, modes)
     return (modes - mean) / std
+
+
+def decode_with_gradient(vae: Any, frames: Float[Tensor, "b c 1 h w"]) -> Float[Tensor, "b 3 1 h2 w2"]:
+    """Decodes as `vae.decode` does, but for its clamp, through which no gradient passes, and its copies of
+    features for a video's next frame.
+    """
+    features = vae.post_quant_conv(frames)
+    if not vae.decoder.gradient_checkpointing:
+        return vae.decoder(features)
+    decoded: Any = checkpoint(vae.decoder, features, use_reentrant=False)
+    return decoded
 
 
 def source_size(width: int, height: int) -> tuple[int, int]:

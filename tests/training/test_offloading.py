@@ -1,0 +1,163 @@
+"""Text encoders that leave the GPU: where they are, and that trainings stay the same to the bit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import StableDiffusionInstructPix2PixPipeline
+from safetensors.torch import load_file
+
+from rewardedit import devices, load_editor
+from rewardedit.data import DataConfig, open_rows
+from rewardedit.diffusion.editor_files import LORA
+from rewardedit.diffusion.editors import Editor, SamplingConfig
+from rewardedit.diffusion.families import family_of
+from rewardedit.files import read_log
+from rewardedit.trainers import dpo, flow_grpo, nft, refl
+from rewardedit.trainers.reward_conditioned import finetune
+from rewardedit.training.estimate import load_blueprint
+from rewardedit.training.finetune import Finetuning
+from rewardedit.training.latents import LatentCache, make_cache
+from rewardedit.training.memory import finetuning_memory
+from rewardedit.training.meta import FULL, parameters
+from rewardedit.training.monitor import MonitorConfig
+from rewardedit.training.offloading import OffloadedTextEncoders
+from rewardedit.training.reward import RewardConfig
+from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
+from tests.editors import small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
+from tests.online import REWARD, settings
+
+DATA = DataConfig("shapes", limit=8, size=32)
+LABELS = RewardLabels(None, [0] * 8)
+OFFLOADED = TrainConfig(
+    max_steps=2,
+    batch_size=4,
+    lr=1e-2,
+    lr_warmup_steps=0,
+    lora_rank=2,
+    ema=None,
+    log_every=1,
+    tracker="none",
+    validate_every=2,
+    validation_rows=1,
+    offload_text_encoder=True,
+)
+KEPT = replace(OFFLOADED, offload_text_encoder=False)
+LOOK = MonitorConfig(n=2, num_inference_steps=1, held_out={"clip_d": {"checkpoint": "shapes/clip"}})
+
+
+def cache_of(base: str, folder: Path) -> LatentCache:
+    return make_cache(open_rows(DATA), DATA, load_base(base, devices.default_device()), folder)
+
+
+class Placed:
+    """A monitor that edits an image and notes where the text encoder is."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+
+    def check(self, editor: Editor, step: int) -> bool:
+        self.places.append(editor.pipe.text_encoder.device.type)
+        edited = editor(torch.rand(1, 3, 32, 32), "make it red", 0, settings=SamplingConfig(1))
+        return not bool(edited.isfinite().all())
+
+
+def test_a_step_has_no_text_encoder_on_its_device(standin_device, tiny_editor, tmp_path):
+    cache = cache_of(tiny_editor, tmp_path / "cache")
+    tuning = Finetuning(OFFLOADED, tiny_editor, cache, LABELS, tmp_path / "run")
+    pipe = tuning.editor.pipe
+    assert tuning.offloaded is not None
+    (encoder,) = tuning.offloaded.encoders.values()
+    monitor = Placed()
+    for step in range(2):
+        assert pipe.text_encoder is None
+        assert {p.device.type for p in encoder.parameters()} == {"cpu"}
+        assert pipe.device.type == standin_device
+        for micro in tuning.micro_batches(step):
+            tuning.diffusion_loss(micro).backward()
+        assert not tuning.check(monitor, step)
+    assert monitor.places == [standin_device] * 2
+    tuning.save_previews()
+    assert list((tmp_path / "run" / "validation").rglob("*.png")), "a preview that fails ends no run"
+
+
+@pytest.mark.parametrize(("make", "count"), [(tiny_kontext, 2), (tiny_klein, 1), (tiny_qwen, 1)])
+def test_encoders_that_come_back_encode_the_same(make, count, monkeypatch):
+    small_qwen_area(monkeypatch)
+    pipe = make()
+    source = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    before = family_of(pipe).encode_texts(pipe, ["make it red"], source)
+    index = dict(pipe.config)
+    offloaded = OffloadedTextEncoders(pipe, "cpu")
+    assert len(offloaded.encoders) == count
+    assert not any(getattr(pipe, name) for name in offloaded.encoders)
+    with pytest.raises((AttributeError, TypeError)):
+        family_of(pipe).encode_texts(pipe, ["make it red"], source)
+    with offloaded.in_use():
+        after = family_of(pipe).encode_texts(pipe, ["make it red"], source)
+        assert dict(pipe.config) == index, "it is saved as before"
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert not any(getattr(pipe, name) for name in offloaded.encoders)
+
+
+def test_plain_finetuning_is_the_same_to_the_bit(tiny_editor, tmp_path):
+    cache = cache_of(tiny_editor, tmp_path / "cache")
+    found = []
+    for name, config in (("kept", KEPT), ("offloaded", OFFLOADED)):
+        whole = replace(config, lora_rank=None)
+        out = finetune(whole, tiny_editor, cache, LABELS, tmp_path / name)
+        pipe = StableDiffusionInstructPix2PixPipeline.from_pretrained(out)
+        assert pipe.text_encoder is not None
+        found.append(torch.cat([p.detach().flatten() for p in pipe.unet.parameters()]))
+        previews = sorted((tmp_path / name / "validation").rglob("*.png"))
+        assert len(previews) == 1
+        found.append(previews[0].read_bytes())
+    assert torch.equal(found[0], found[2])
+    assert found[1] == found[3]
+
+
+def config_of(method: str, base: str, train: TrainConfig) -> Any:
+    if method == "refl":
+        reward = RewardConfig("l1", num_inference_steps=(2,))
+        return refl.Config("x", DATA, reward, base, train, LOOK)
+    module = {"nft": nft, "flow_grpo": flow_grpo, "dpo": dpo}[method]
+    more = {"pairs": "rollouts"} if method == "dpo" else {}
+    return module.Config(**{**settings(base, {}, reward=REWARD, **more), "train": train})
+
+
+@pytest.mark.slow  # the first two tests have the parts
+@pytest.mark.parametrize("method", ["refl", "nft", "flow_grpo", "dpo"])
+def test_a_training_with_rewards_is_the_same(method, tiny_editor, tmp_path):
+    module = {"refl": refl, "nft": nft, "flow_grpo": flow_grpo, "dpo": dpo}[method]
+    found = []
+    for name, train in (("kept", KEPT), ("offloaded", OFFLOADED)):
+        train = replace(train, conditioning_dropout=0.0)
+        out = module.train(config_of(method, tiny_editor, train), tmp_path / name)
+        monitor = read_log(tmp_path / name, "monitor.jsonl") or list((tmp_path / name).rglob("monitor.jsonl"))
+        found.append((load_file(out / LORA), read_log(tmp_path / name), monitor))
+    (weights, log, _), (others, other_log, _) = found
+    assert weights.keys() == others.keys()
+    assert all(torch.equal(value, others[key]) for key, value in weights.items())
+    assert log == other_log
+
+
+def test_a_trained_text_encoder_is_not_offloaded():
+    with pytest.raises(ValueError, match=r"offload_text_encoder: .* leave one of it and text_encoder_lr out"):
+        TrainConfig(text_encoder_lr=1e-4, offload_text_encoder=True)
+
+
+def test_steps_need_less_and_previews_the_same(tiny_editor):
+    editor = load_blueprint(tiny_editor, 32)
+    kept, offloaded = (finetuning_memory(editor, train) for train in (KEPT, OFFLOADED))
+    encoder = FULL * sum(map(parameters, editor.text_encoders))
+    assert kept.resident - offloaded.resident == encoder > 0
+    assert kept.encoding == kept.resident == offloaded.encoding
+    assert kept.step == offloaded.step
+
+
+def test_the_editor_of_a_finished_run_loads(tiny_editor, tmp_path):
+    cache = cache_of(tiny_editor, tmp_path / "cache")
+    out = finetune(OFFLOADED, tiny_editor, cache, LABELS, tmp_path / "run")
+    assert load_editor(str(out)).pipe.text_encoder is not None
