@@ -6,11 +6,11 @@ Command: python tests/kills.py [--moments 10] [--seed 0] [--keep NAME] [STAGE â€
 The runs are `rewardedit train quickstart` with candidates and a tiny editor: candidates, scores and labels
 (`relabelled`), latents (`cache`) and training (`pipeline`); `rewardedit train shapes/adiee-data/edited`: a
 method's edits (`methods`), what is measured of them (`measured`) and labelled rows (`rows`), and all of it
-(`adiee_data`); `rewardedit train` of the ADIEE scorer (`adiee_scorer`) and by reward feedback (`refl`);
-`rewardedit relabel` and `rewardedit score` (`relabel`, `score`), which the same commands go on with; shares
-of a relabelling (`shards`); and `rewardedit push`, which writes a model card (`share`). Each moment is drawn
-uniformly from the time that the stage took in the unbroken run and counted from when the stage begins, of a
-fresh run, which gets one of three signals in turn:
+(`adiee_data`); `rewardedit train` of the ADIEE scorer (`adiee_scorer`), by reward feedback (`refl`) and by
+Flow-GRPO with two updates a rollout (`flow_grpo`); `rewardedit relabel` and `rewardedit score` (`relabel`,
+`score`), which the same commands go on with; shares of a relabelling (`shards`); and `rewardedit push`, which
+writes a model card (`share`). Each moment is drawn uniformly from the time that the stage took in the
+unbroken run and counted from when the stage begins, of a fresh run, which gets one of three signals in turn:
 
 - SIGKILL or SIGTERM, and the same command, or --resume, goes on;
 - SIGSTOP, and a second process is given the same command, until it has ended or is told that the folder is
@@ -46,7 +46,7 @@ MADE = ("*.safetensors", "*.parquet", "*.npy", "scale.json", "made_of.json", "RE
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)  # in turn
 BEAT = 0.05  # seconds between two writings of a claim
 ABANDONED = 0.5  # seconds after which a process that is stopped is taken for dead
-TRAINERS = ("adiee_data", "adiee_scorer", "refl", "reward_conditioned")
+TRAINERS = ("adiee_data", "adiee_scorer", "flow_grpo", "refl", "reward_conditioned")
 IMPORTED = ("datasets", "peft", "pyarrow.parquet")
 IMPORTED += tuple(f"rewardedit.trainers.{name}" for name in TRAINERS)
 TRIES = 10  # of a kill that is to fall into its stage
@@ -162,6 +162,18 @@ def refl(base: Path, out: Path) -> list[str]:
     return ["train", "shapes/refl", *words, *(f"train.{word}" for word in train), "--out", str(out)]
 
 
+def flow_grpo(base: Path, out: Path) -> list[str]:
+    """Two rollouts of Flow-GRPO, of two updates each."""
+    data = [f"base={base}", "data.limit=12", "data.size=32", "evaluate=null", "monitor.n=2"]
+    reward = ["scorer=l1", "group_size=2", "num_inference_steps=3", "updates=2"]
+    steps = ["max_steps=4", "batch_size=4", "micro_batch_size=2", "lr_warmup_steps=0", "validate_every=4"]
+    train = [*steps, "lora_rank=2", "mixed_precision=no", "checkpoint_every=1", "log_every=1", "tracker=none"]
+    watch = ["monitor.num_inference_steps=1", "monitor.held_out={clip_d: {checkpoint: shapes/clip}}"]
+    watch.append("noise.noise_between=[0,1]")
+    settings = [*data, *watch, *(f"reward.{word}" for word in reward), *(f"train.{word}" for word in train)]
+    return ["train", "shapes/flow-grpo", *settings, "train.validation_rows=1", "--out", str(out)]
+
+
 def push(base: Path, out: Path) -> list[str]:
     """The model card of a run."""
     return ["push", str(out / "run")]  # whose name is on the card
@@ -239,6 +251,7 @@ RUNS = {
     "adiee-data": Run(adiee_data, {"adiee_data": "rows"}),
     "adiee-scorer": Run(adiee_scorer, {"adiee_scorer": "metrics.json"}),
     "refl": Run(refl, {"refl": "monitor.html"}),
+    "flow-grpo": Run(flow_grpo, {"flow_grpo": "monitor.html"}),
     "share": Run(push, {"share": "run/pipeline/README.md"}, resume=(), prepare=ended_run),
 }
 STAGES = tuple(stage for run in RUNS.values() for stage in run.stages)

@@ -305,11 +305,11 @@ def qwen2_5_vl(tokenizer: Any, text: dict[str, Any]) -> list[Any]:
     return [t.Qwen2_5_VLForConditionalGeneration(config), tokenizer, images]
 
 
-def save_judge(folder: str, kind: str = "llava_next") -> str:
+def save_judge(folder: str, kind: str = "llava_next", width: int = 32) -> str:
     """A tiny model with tokens for what a grade is written in, and logits that differ clearly."""
     import transformers
 
-    save_vlm(folder, kind)
+    save_vlm(folder, kind, width)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     tokenizer.add_tokens([*"0123456789", ":", "grade"])
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder)

@@ -63,7 +63,7 @@ from rewardedit.training.conversations import (
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.sft import Logs, SftConfig, StopsWhenAsked, newest_checkpoint, trl_settings
 from rewardedit.training.stopping import Stopped, stop_request
-from rewardedit.training.vlm_lora import linear_layers
+from rewardedit.training.vlm_lora import compute_features_without_gradient, linear_layers
 
 TASKS = ("captions", "differences", "coherence")
 EXAMPLES = {False: difference_examples, True: coherence_examples}  # of judged differences: True
@@ -212,6 +212,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     shares = [config.shares[task] for task in config.tasks] if config.shares else None
     order = merged_order(tasks, config.train.seed, steps * config.train.batch_size, shares)
     model = make_trainable(config, vlm, texts_of(tasks, order) if config.extend_vocabulary else [])
+    compute_features_without_gradient(model.get_base_model())
     workers = 0 if all(task.is_shuffled for task in tasks) else reading_workers(len(order))
     trainer = SFTTrainer(
         model,
@@ -238,7 +239,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 def load_base(config: Config) -> Vlm:
     """The model that the LoRA is trained on, on this process's device."""
     device = devices.default_device()
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32  # 7 billion weights in fp32 fill 28 GB
+    # 7 billion weights in fp32 fill 28 GB; over a quantised base TRL casts all that is trained to bf16.
+    bf16 = device == "cuda" or config.quantize is not None
+    dtype = torch.bfloat16 if bf16 else torch.float32
     return load_vlm(config.model, device=device, dtype=dtype, quantize=config.quantize)
 
 

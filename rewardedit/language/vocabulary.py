@@ -42,7 +42,8 @@ def extend_vocabulary(model: Any, tokenizer: Any, texts: Iterable[str], decimals
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (*marks, *numbers)])
 
     make_room(model, tokenizer)
-    for embeddings in (model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data):
+    for weights in (model.get_input_embeddings().weight.data, model.get_output_embeddings().weight.data):
+        embeddings = weights.float().cpu()  # the weights may be of a GPU, and in half precision
         mean, spread = embeddings[:before].mean(0), embeddings[:before].std(0)
         new = range(before, len(tokenizer))
         embeddings[new] = mean + NOISE * spread * torch.randn(len(new), embeddings.shape[1])
@@ -51,6 +52,7 @@ def extend_vocabulary(model: Any, tokenizer: Any, texts: Iterable[str], decimals
         if numbers:
             smooth = mean + spread * _smooth(len(numbers), embeddings.shape[1])
             embeddings[tokenizer.convert_tokens_to_ids(numbers)] = smooth
+        weights.copy_(embeddings)
 
 
 def make_room(model: Any, tokenizer: Any) -> None:

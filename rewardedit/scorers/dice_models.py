@@ -12,6 +12,7 @@ from rewardedit import devices
 from rewardedit.files import to_json
 from rewardedit.language.vlm import Bits, Vlm, load_parts, load_processor, load_vlm, quantised, require_vlm
 from rewardedit.language.vlm_weights import load_adapter
+from rewardedit.language.vocabulary import make_room
 from rewardedit.models import fetched, is_hub_name, resolve_model
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
 from rewardedit.scorers.dice_vlm import DiceVlm
@@ -128,8 +129,7 @@ def _own(checkpoint: str, options: ModelOptions) -> tuple[Vlm, DiceFormat]:
     vlm = options.load(settings.base)
     # The folder's processor has the tokens that the training added.
     processor = load_processor(folder, vlm.model.config.model_type)
-    if len(processor.tokenizer) > vlm.model.get_input_embeddings().num_embeddings:
-        vlm.model.resize_token_embeddings(len(processor.tokenizer))
+    make_room(vlm.model, processor.tokenizer)
     adapted = load_adapter(vlm.model, str(Path(folder) / ADAPTER), settings.base)
     model = adapted.get_base_model() if options.bits else adapted.merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), processor), settings

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch
+from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.language.answers import Answer, quoted, text_of
 from rewardedit.language.choices import choice_probabilities
 from rewardedit.language.vlm import Vlm, reserved_tokens, without
@@ -26,6 +28,7 @@ from rewardedit.scorers.dice_text import (
 CONFIDENCES = ("likelihood", "fixed")
 PENALTY = 1.5  # repetition penalty of the published detector's code
 DECISIONS = ("YES", "NO")
+PAIRS_AT_ONCE = 8  # pairs of images of which answers are generated together, at most
 
 
 @dataclass(frozen=True)
@@ -91,14 +94,19 @@ class VlmDetector(nn.Module):
         self.confidence = confidence
         self.max_new_tokens = max_new_tokens
         self.penalty = PENALTY if dice.format.prompts == "code" else 1.0
+        self.size = BatchSize(PAIRS_AT_ONCE)
 
     def detect(self, batch: EditBatch) -> list[Detection]:
-        """Finds the differences of each row."""
-        images = torch.stack([batch.source, batch.edited], dim=1)
+        """Finds the differences of each row, of as many at once as fit into memory."""
         prompt = self.dice.detection_prompt()
-        texts = [prompt] * len(batch)
-        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.penalty)
-        return [self._read(prompt, images[i : i + 1], answer) for i, answer in enumerate(answers)]
+
+        def detect_some(images: Float[Tensor, "b 2 3 h w"]) -> list[Detection]:
+            texts = [prompt] * len(images)
+            answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.penalty)
+            return [self._read(prompt, images[i : i + 1], answer) for i, answer in enumerate(answers)]
+
+        images = torch.stack([batch.source, batch.edited], dim=1)
+        return list(chain.from_iterable(in_batches(images, self.size, detect_some)))
 
     def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Detection:
         if not isinstance(answer, str):
@@ -140,6 +148,7 @@ class VlmCoherence(nn.Module):
         self.model = dice.vlm.model
         self.max_new_tokens = max_new_tokens
         self.reserved = reserved_tokens(dice.vlm)
+        self.size = BatchSize(PAIRS_AT_ONCE)
 
     def judge(
         self,
@@ -148,23 +157,24 @@ class VlmCoherence(nn.Module):
         instruction: str,
         differences: Sequence[Difference],
     ) -> list[Verdict]:
-        """Judges each difference of one edit."""
+        """Judges each difference of one edit, as many at once as fit into memory."""
         if not differences:
             return []
         self.dice.vlm.note_cut([instruction], "dice")
         plain = without(self.reserved, instruction)
-        texts = []
-        pairs = []
-        for difference in differences:
-            named = replace(difference, subject=without(self.reserved, difference.subject))
-            texts.append(self.dice.coherence_prompt(plain, named))
-            pairs.append(framed_pair(source, edited, difference, self.dice.format))
-        images = torch.stack(pairs)
-        answers = self.dice.vlm.answer(texts, images, self.max_new_tokens)
-        verdicts = []
-        for i, answer in enumerate(answers):
-            verdicts.append(self._read(texts[i], images[i : i + 1], answer))
-        return verdicts
+
+        def judge_some(part: Sequence[Difference]) -> list[Verdict]:
+            texts = []
+            pairs = []
+            for difference in part:
+                named = replace(difference, subject=without(self.reserved, difference.subject))
+                texts.append(self.dice.coherence_prompt(plain, named))
+                pairs.append(framed_pair(source, edited, difference, self.dice.format))
+            images = torch.stack(pairs)
+            answers = self.dice.vlm.answer(texts, images, self.max_new_tokens)
+            return [self._read(texts[i], images[i : i + 1], answer) for i, answer in enumerate(answers)]
+
+        return list(chain.from_iterable(in_batches(differences, self.size, judge_some)))
 
     def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Verdict:
         judgement = parse_judgement(answer) if isinstance(answer, str) else None

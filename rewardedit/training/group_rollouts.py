@@ -145,7 +145,8 @@ class GroupRollouts:
 
     @torch.no_grad()
     def make(self, number: int, loop: TrainLoop) -> Rollout:
-        """Makes rollout `number`, counted from 0, and records its figures. All processes call it together.
+        """Makes rollout `number`, counted from 0, and records its figures, unless a run that is resumed among
+        its updates has them in its log. All processes call it together.
 
         Each process makes its share of the groups of each update, in the order of the updates.
         """
@@ -175,7 +176,8 @@ class GroupRollouts:
 
         advantages = self._advantages(rewards, own)
         clip = self.config.advantage_clip
-        self._record(advantages, scores, len(images), masks, loop)
+        if not loop.is_logged(number * self.config.updates):
+            self._record(advantages, scores, len(images), masks, loop)
         self._report_memory()
         weights = advantages.row_weights(self.config.updates)[own].flatten()
         value = advantages.value[own].flatten().float().clamp(-clip, clip)

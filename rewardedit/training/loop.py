@@ -226,6 +226,11 @@ class TrainLoop:
         """True at the last step."""
         return self.step + 1 == self.config.max_steps
 
+    def is_logged(self, step: int) -> bool:
+        """True if the log's line with the records of a step, counted from 0, is written before this one."""
+        every = self.config.log_every
+        return (step // every + 1) * every <= self.step
+
     def record(self, name: str, mean: Tensor, rows: int | Tensor) -> None:
         """Records a mean over a number of rows, before the update that it belongs to, for the next line of
         the log, which holds the mean over all rows of all processes; a mean of none is left out of it.

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 Embeddings = Literal["all", "token"]  # embeddings that are trained besides the LoRA
@@ -45,3 +46,16 @@ def language_layers(model: Any) -> list[str]:
         for name, module in model.named_modules()
         if id(module) in inner and name.endswith(("q_proj", "v_proj"))
     ]
+
+
+def compute_features_without_gradient(model: Any) -> None:
+    """Makes a model encode images without a gradient, unless weights that encode them are trained.
+
+    With gradient checkpointing, TRL and transformers let all input embeddings require a gradient, those of
+    the vision tower too: each step would keep the activations of a frozen tower and go back through it.
+    """
+    inner = model.model
+    language = {id(parameter) for parameter in inner.get_decoder().parameters()}
+    encoding = [parameter for parameter in inner.parameters() if id(parameter) not in language]
+    if not any(parameter.requires_grad for parameter in encoding):
+        inner.get_image_features = torch.no_grad()(inner.get_image_features)

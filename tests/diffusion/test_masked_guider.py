@@ -71,14 +71,38 @@ def test_tokens_of_the_source_are_left_alone():
     mask = torch.zeros(1, 1, 2, 2)
     mask[..., 0, :] = 1
     guider = MaskedGuidance.of(mask, (2, 2), 1, guidance_scale=2.0)
+    guider.target = 4
     found = guider.forward(torch.ones(1, 6, 3), torch.zeros(1, 6, 3))
     assert found.pred[0, :, 0].tolist() == [2, 2, 0, 0, 2, 2]
     image = guider.forward(torch.ones(1, 3, 4, 4), torch.zeros(1, 3, 4, 4)).pred
     assert image[0, 0, :, 0].tolist() == [2, 2, 0, 0]
 
 
+def test_the_mask_holds_outside_the_guided_steps(modular):
+    late = {"guidance_scale": 3.0, "start": 0.5}
+    plain = modular(ClassifierFreeGuidance(**late))
+    assert torch.equal(modular(MaskedGuidance.of(ONES, *modular.size, **late)), plain)
+
+    mask = torch.cat([ONES[..., :32], torch.zeros_like(ONES[..., 32:])], 3)
+    guider = MaskedGuidance.of(mask, (1, 2), 1, **late)
+    for step, guided in ((0, 1), (1, 3)):
+        guider.set_state(step, 2, torch.tensor(0))
+        assert guider.num_conditions == 2
+        found = guider.forward(torch.ones(1, 2, 1), torch.zeros(1, 2, 1))
+        assert found.pred.flatten().tolist() == [guided, 0]
+
+
+def test_another_size_than_the_target_s_is_refused(modular):
+    (rows, columns), patch = modular.size
+    for wrong in (rows - 1, rows + 1):
+        guider = MaskedGuidance.of(ONES, (wrong, columns), patch, guidance_scale=3.0)
+        message = rf"size: expected rows × columns = {rows * columns} tokens; got {wrong} × {columns} = "
+        with pytest.raises(ValueError, match=message):
+            modular(guider)
+
+
 def test_what_it_lacks_is_named():
-    with pytest.raises(ValueError, match=r"got one prediction a step; set guidance_scale above 1"):
-        MaskedGuidance.of(ONES, guidance_scale=1.0).forward(torch.ones(1, 16, 4))
-    with pytest.raises(ValueError, match=r"set guider\.size"):
+    with pytest.raises(ValueError, match=r"got one alone; set enabled=True"):
+        MaskedGuidance.of(ONES, enabled=False).forward(torch.ones(1, 16, 4))
+    with pytest.raises(ValueError, match=r"the target, 16 tokens; got none; set guider\.size"):
         MaskedGuidance.of(ONES).forward(torch.ones(1, 16, 4), torch.ones(1, 16, 4))

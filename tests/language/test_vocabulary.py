@@ -1,5 +1,6 @@
 """Tokens that a small tokenizer lacks: each text survives the way to tokens and back, also from a file."""
 
+import pytest
 import torch
 from transformers import AutoTokenizer
 
@@ -38,9 +39,10 @@ def test_answers_survive_tokens_and_files(tmp_path):
     assert again(answer + "é", add_special_tokens=False).input_ids == [*ids, *unknown]
 
 
-def test_embeddings_of_numbers_change_smoothly():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_embeddings_of_numbers_change_smoothly(dtype):
     torch.manual_seed(0)
-    vlm = load_vlm("shapes/vlm")
+    vlm = load_vlm("shapes/vlm", dtype=dtype)
     tokenizer = vlm.processor.tokenizer
     old = vlm.model.get_input_embeddings().weight[:537].clone()
     extend_vocabulary(vlm.model, tokenizer, ["decision"], decimals=2)

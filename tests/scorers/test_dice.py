@@ -2,7 +2,9 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from peft import LoraConfig, get_peft_model
 from rewardedit import EditBatch, load_scorer
 from rewardedit.batch import Scores
 from rewardedit.cli import main
+from rewardedit.language.answers import Answer
 from rewardedit.language.choices import choice_probabilities
-from rewardedit.language.vlm import load_vlm, quantised
+from rewardedit.language.vlm import Vlm, load_vlm, quantised
 from rewardedit.regions.change_detector import ChangeDetector
 from rewardedit.regions.differences import COMMANDS, Detection, Difference, covered
 from rewardedit.scorers.base import Scorer
@@ -132,6 +135,41 @@ def test_a_model_finds_and_judges(dice):
     assert dice(twice).score[0] == scores.score[0]
 
 
+class Small(Vlm):
+    """A model that runs out of memory on more than two prompts, and notes the prompts of each call."""
+
+    calls: list[int]
+
+    def answer(
+        self, texts: list[str], images: Any, max_new_tokens: int = 64, repetition_penalty: float = 1.0
+    ) -> list[Answer]:
+        self.calls.append(len(texts))
+        if len(texts) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().answer(texts, images, max_new_tokens, repetition_penalty)
+
+
+def test_fewer_are_asked_where_memory_runs_out(dice):
+    vlm = dice.detector.dice.vlm
+    small = Small(vlm.model, vlm.processor)
+    small.calls = []
+    own = replace(dice.detector.dice, vlm=small)
+    source, edited = images()
+    several = EditBatch(source.repeat(5, 1, 1, 1), [INSTRUCTION] * 5, edited.repeat(5, 1, 1, 1))
+    found = VlmDetector(own).detect(several)
+    assert small.calls == [5, 2, 2, 1]
+    assert found == [found[0]] * 5
+    assert found[0].differences[0].box == CUP.box
+
+    small.calls = []
+    judge = VlmCoherence(own)
+    verdicts = judge.judge(source[0], edited[0], INSTRUCTION, [CUP] * 9)
+    assert small.calls == [8, 4, 2, 2, 2, 2, 1], "at most 8 at first"
+    assert [verdict.reason for verdict in verdicts] == ["a cup."] * 9
+    judge.judge(source[0], edited[0], INSTRUCTION, [CUP] * 3)
+    assert small.calls[-2:] == [2, 1], "a limit once found is kept"
+
+
 def test_confidence_is_the_command_s_share_by_all_of_its_tokens(dice):
     """Each command's likelihood from one pass over prompt and answer."""
     detector = dice.detector
@@ -215,9 +253,9 @@ def test_a_checkpoint_of_an_adapter_is_loaded_with_its_tokens(checkpoint, dice, 
         load_dice(str(tmp_path))
 
 
-def published(root: Path) -> None:
+def published(root: Path, width: int = 32) -> None:
     """A folder laid out as the published repositories: a merged base, and a LoRA beside it."""
-    save_judge(str(root / "merged_base"), "idefics3")
+    save_judge(str(root / "merged_base"), "idefics3", width)
     model = transformers.AutoModelForImageTextToText.from_pretrained(root / "merged_base")
     torch.manual_seed(0)
     lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
@@ -248,6 +286,28 @@ def test_the_published_layout_is_read(tmp_path):
         max_new_tokens=8,
     )
     assert scorer(batch()).score.shape == (1,)
+
+
+def test_the_published_layout_is_read_in_four_bits(tmp_path):
+    """By default: the base's language model in 4 bits, with the LoRA beside it, and the rest in fp16."""
+    pytest.importorskip("bitsandbytes")
+    published(tmp_path, width=64)  # bitsandbytes packs rows of 64
+    scorer = load_scorer("dice", checkpoint=str(tmp_path), compat="code", longest_edge=64, max_new_tokens=8)
+    model = scorer.detector.dice.vlm.model
+    layers = {name: type(module).__name__ for name, module in model.named_modules()}
+    few_bits = [name for name, kind in layers.items() if kind == "Linear4bit" and "lora" not in name]
+    assert len(few_bits) == 14 + 4  # a layer with a LoRA holds the plain one
+    assert all(name.startswith("model.text_model.layers.") for name in few_bits)
+    states = [weight.quant_state for weight in model.parameters() if hasattr(weight, "quant_state")]
+    assert {state.quant_type for state in states} == {"nf4"}
+    assert not any(state.nested for state in states)
+    for part in (model.model.vision_model, model.model.connector, model.lm_head):
+        weights = [weight for name, weight in part.named_parameters() if "lora" not in name]
+        assert {weight.dtype for weight in weights} == {torch.float16}
+    scores = scorer(batch())
+    assert scores.reason[0].startswith(("differences: ", "no difference could be read"))
+    verdicts = scorer.judge.judge(*(image[0] for image in images()), INSTRUCTION, [CUP])
+    assert verdicts[0].coherent is None, "a random model decides nothing"
 
 
 def test_the_published_layout_may_lack_base_or_processor(tmp_path):

@@ -32,7 +32,7 @@ from rewardedit.training.monitor import HackingMonitor, fixed_prompts
 from rewardedit.training.online import OnlineInputs, load_rewards, prepare, with_data
 from rewardedit.training.trainable import TrainConfig
 from tests.editors import tiny_kontext
-from tests.forks import launch, run_here
+from tests.forks import launch, run, run_here
 from tests.online import REWARD, settings
 
 LORA = "pytorch_lora_weights.safetensors"
@@ -132,6 +132,8 @@ def test_a_run_resumed_in_the_middle_of_a_rollout_equals_it(whole, tiny_editor, 
     for steps in (3, 4):
         config = config_of(tiny_editor, {"max_steps": steps}, kl_weight=0.1)
         tune(config, inputs, Quiet(), tmp_path, resume=steps == 4)
+    fields = [[set(line) for line in read_log(path)] for path in (tmp_path, whole)]
+    assert fields[0] == fields[1], "the rollout that is made again is not counted twice"
     for key in ("loss", "kl", "ratio_change"):
         found, expected = ([line[key] for line in read_log(path)] for path in (tmp_path, whole))
         assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), key
@@ -268,23 +270,53 @@ def test_the_kontext_recipe_walks_to_the_sweep(changes, tmp_path):
     assert load_editor(str(out)).pipe.get_list_adapters() == {"transformer": ["default_0"]}
 
 
+SCRIPT = """
+import os, signal, sys, torch
+from pathlib import Path
+from rewardedit.cli import quiet
+from rewardedit.trainers.flow_grpo import train
+from rewardedit.training.loop import TrainLoop
+from tests.trainers.test_flow_grpo import config_of
+quiet()
+torch.set_num_threads(1)
+base, out, kill_at, resume, steps = sys.argv[1:]
+if int(kill_at):
+    update = TrainLoop.update
+    def killed(loop):
+        if loop.step == int(kill_at):
+            os.kill(os.getpid(), signal.SIGKILL)
+        update(loop)
+    TrainLoop.update = killed
+settings = dict(max_steps=int(steps), micro_batch_size=3, gradient_checkpointing=True)
+train(config_of(base, settings, kl_weight=0.1), Path(out), resume=bool(int(resume)))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_within_a_rollout_equals_it(tiny_editor, tmp_path):
+    """In the second update of the second rollout, of two updates each."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    whole, killed = str(tmp_path / "whole"), str(tmp_path / "killed")
+    run_here(script, tiny_editor, whole, "0", "0", "4")
+    assert run(script, tiny_editor, killed, "3", "0", "4").statuses == [-9]
+    assert not list((tmp_path / "killed").rglob(LORA))
+    assert run(script, tiny_editor, killed, "0", "1", "4").statuses == [0]
+    one, other = (read_log(tmp_path / name) for name in ("whole", "killed"))
+    assert [line["step"] for line in other] == [line["step"] for line in one] == [1, 2, 3, 4]
+    for key in ("loss", "reward", "kl", "ratio_change"):
+        found, expected = ([line[key] for line in log if key in line] for log in (other, one))
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9), key
+    found, expected = (load_file(next((tmp_path / name).rglob(LORA))) for name in ("killed", "whole"))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
 @pytest.mark.slow  # tests/training/test_online.py divides the same groups
 def test_two_processes_equal_one(tiny_editor, tmp_path):
     script = tmp_path / "script.py"
-    script.write_text(
-        "import sys, torch\n"
-        "from dataclasses import replace\n"
-        "from pathlib import Path\n"
-        "from rewardedit.cli import quiet\n"
-        "from rewardedit.trainers.flow_grpo import train\n"
-        "from tests.trainers.test_flow_grpo import config_of\n"
-        "quiet()\n"
-        "torch.set_num_threads(1)\n"
-        "settings = {'max_steps': 3, 'micro_batch_size': 3, 'gradient_checkpointing': True}\n"
-        "train(config_of(sys.argv[1], settings, kl_weight=0.1), Path(sys.argv[2]))\n"
-    )
-    run_here(script, tiny_editor, str(tmp_path / "one"))
-    launch(script, 2, tiny_editor, str(tmp_path / "two"))
+    script.write_text(SCRIPT)
+    run_here(script, tiny_editor, str(tmp_path / "one"), "0", "0", "3")
+    launch(script, 2, tiny_editor, str(tmp_path / "two"), "0", "0", "3")
     one, two = (read_log(tmp_path / name) for name in ("one", "two"))
     assert len(one) == 3
     for key in ("loss", "reward", "kl", "ratio_change"):
