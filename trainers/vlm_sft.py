@@ -40,7 +40,7 @@ from rewardedit.language.vlm import (
     require_vlm,
     reserved_tokens,
 )
-from rewardedit.language.vlm_weights import load_adapter
+from rewardedit.language.vlm_weights import load_adapter, save_adapter
 from rewardedit.language.vocabulary import extend_vocabulary, make_room
 from rewardedit.models import NAMES
 from rewardedit.models.extras import install_command
@@ -309,7 +309,7 @@ def save(config: Config, model: Any, vlm: Vlm, folder: Path) -> None:
             aside.mkdir()
             save_dice(aside, DiceVlm(vlm, replace(config.answers, base=base), config.name), model)
         else:
-            model.save_pretrained(aside)
+            save_adapter(model, aside)
 
 
 def is_of_dice(config: Config) -> bool:

@@ -1,4 +1,4 @@
-"""Checks that the weights of a checkpoint or an adapter fit the model that they are loaded into.
+"""Saving of adapters, and checks that loaded weights fit the model that they are loaded into.
 
 transformers and PEFT continue if they do not: missing weights are random, unexpected ones are left out, and
 the answers are another model's.
@@ -80,6 +80,14 @@ def load_adapter(model: Any, adapter: str, name: str, trainable: bool = False) -
         ) from error
 
     return adapted
+
+
+def save_adapter(adapted: Any, folder: Path) -> None:
+    """Saves the weights and settings of a LoRA on a model that PEFT has wrapped, without PEFT's model card:
+    an empty form that names paths of this machine.
+    """
+    adapted.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
 
 
 def _may_be_on_the_hub(name: str) -> bool:

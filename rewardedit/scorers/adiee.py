@@ -25,7 +25,7 @@ from rewardedit.language.vlm import (
     reserved_tokens,
     without,
 )
-from rewardedit.language.vlm_weights import load_adapter
+from rewardedit.language.vlm_weights import load_adapter, save_adapter
 from rewardedit.models import fetched, pretrained, require_checkpoint, resolve_model
 from rewardedit.prepared import Prepared
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, ScoreHead
@@ -139,7 +139,7 @@ class Adiee(Scorer):
         if adapter is None:
             self.model.save_pretrained(folder)
         else:
-            adapter.save_pretrained(folder / ADAPTER)
+            save_adapter(adapter, folder / ADAPTER)
         self.vlm.processor.save_pretrained(folder)
         save_file({name: value.contiguous() for name, value in self.head.state_dict().items()}, folder / HEAD)
         base = None if adapter is None else self.settings.base

@@ -11,7 +11,7 @@ import torch
 from rewardedit import devices
 from rewardedit.files import to_json
 from rewardedit.language.vlm import Bits, Vlm, load_parts, load_processor, load_vlm, quantised, require_vlm
-from rewardedit.language.vlm_weights import load_adapter
+from rewardedit.language.vlm_weights import load_adapter, save_adapter
 from rewardedit.language.vocabulary import make_room
 from rewardedit.models import fetched, is_hub_name, resolve_model
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
@@ -152,7 +152,7 @@ def save_dice(folder: Path, dice: DiceVlm, adapter: Any = None) -> None:
     if adapter is None:
         dice.vlm.model.save_pretrained(folder)
     else:
-        adapter.save_pretrained(folder / ADAPTER)
+        save_adapter(adapter, folder / ADAPTER)
     dice.vlm.processor.save_pretrained(folder)
     settings = dataclasses.replace(dice.format, base=None if adapter is None else dice.format.base)
     (folder / DICE_SETTINGS).write_text(to_json(asdict(settings), indent=2) + "\n")

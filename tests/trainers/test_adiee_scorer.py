@@ -63,6 +63,10 @@ def test_an_adapter_holds_all_that_was_trained(rows, model, tmp_path, embeddings
     asked = config(rows, model, embeddings=embeddings, held_out=held_out, add_question_tokens=words)
     with pytest.warns(UserWarning, match="source images are trained on"):
         out = trainer.train(asked, tmp_path / "run")
+    assert {path.name for path in (out / ADAPTER).iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
     names = set(load_file(out / ADAPTER / "adapter_model.safetensors"))
     assert any("lora" in name and "q_proj" in name for name in names)
     assert not any("vision" in name for name in names)
