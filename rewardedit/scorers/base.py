@@ -3,7 +3,8 @@
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import partial
 from itertools import compress
@@ -255,6 +256,8 @@ class Combination(Scorer):
     define `score`.
     """
 
+    recomputes = False  # each scorer's activations are computed again in the backward pass
+
     def __init__(self, scorers: dict[str, Scorer]) -> None:
         super().__init__()
         # Not a ModuleDict: the name of a user's own class has dots, which module names may not have.
@@ -275,10 +278,27 @@ class Combination(Scorer):
         return found
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
+        if self.recomputes:  # each scorer does it within its own computation
+            return Prepared({})
         return Prepared({name: scorer.prepare(source, instruction) for name, scorer in self.named()})
+
+    def checkpointed(self, batch: EditBatch) -> Scores:
+        """Each scorer is computed again by itself, in its own way."""
+        with self._recomputed():
+            return self(batch)
+
+    @contextmanager
+    def _recomputed(self) -> Iterator[None]:
+        self.recomputes = True
+        try:
+            yield
+        finally:
+            self.recomputes = False
 
     def scores(self, batch: EditBatch, prepared: Prepared) -> dict[str, Scores]:
         """Scores of the batch by each scorer, by name."""
+        if self.recomputes:
+            return {name: scorer.checkpointed(batch) for name, scorer in self.named()}
         return {name: scorer(batch, prepared.inputs[name]) for name, scorer in self.named()}
 
     def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:

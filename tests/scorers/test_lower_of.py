@@ -8,7 +8,7 @@ import torch
 from rewardedit import EditBatch, load_scorer
 from rewardedit.cli.announce import own_code
 from rewardedit.scorer_spec import all_terms, read_spec, resolve_spec, spec_name
-from rewardedit.scorers.base import FunctionScorer
+from rewardedit.scorers.base import FunctionScorer, WeightedSum
 from rewardedit.scorers.load import families, packaged_files
 from rewardedit.scorers.lower_of import CENTRES, LowerOf
 from tests.readme import recorded
@@ -55,6 +55,24 @@ def test_the_lower_and_its_gradient_by_hand():
     assert (by_channel[:2, 1] > 0).all()
     assert both().range == pytest.approx((-5.0, 2.0))  # of red's −5 to 5 and green's −0.5 to 2
     assert both().family == "green+red"
+
+
+@pytest.mark.parametrize("kind", [LowerOf, WeightedSum])
+def test_recomputed_scores_and_gradients_are_the_same(kind):
+    scorer = both() if kind is LowerOf else WeightedSum(dict(both().named()), {"red": 1.0, "green": -2.0})
+    found = []
+    for score in (scorer, scorer.checkpointed):
+        batch = batch_of((0.6, 0.4), (0.9, 0.4), (0.5, 0.0))
+        scores = score(batch)
+        scores.mean().backward()
+        assert batch.edited.grad is not None
+        assert (batch.edited.grad[2] == 0).all(), "it is invalid by one of the two"
+        found.append((scores, batch.edited.grad))
+    (plain, gradient), (again, same) = found
+    assert torch.equal(plain.score[:2], again.score[:2])
+    assert plain.reason == again.reason
+    assert torch.equal(gradient, same)
+    assert not scorer.recomputes
 
 
 def test_it_stands_in_specs_in_one_way():

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,8 +19,9 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from torch import nn
 
-from rewardedit import EditBatch, load_scorer
+from rewardedit import EditBatch, WeightedSum, load_scorer
 from rewardedit.images import to_pil, to_tensor
 from rewardedit.language.endpoint import Endpoint, EndpointError
 from rewardedit.language.judge_models import load_judge
@@ -27,6 +29,8 @@ from rewardedit.language.model_hash import model_hash
 from rewardedit.language.vlm import Vlm, load_vlm
 from rewardedit.language.vlm_weights import load_adapter
 from rewardedit.regions.change_map import change_mask
+from rewardedit.scorers import Scorer
+from rewardedit.scorers.lower_of import LowerOf
 from rewardedit.scorers.vlm_judge import VlmJudge, combine, geometric_mean, views
 from rewardedit.scorers.vlm_judge_graders import expected_grade, read_all
 from rewardedit.scorers.vlm_judge_prompts import CRITERIA, Example, chat, questions, read_grade
@@ -181,6 +185,30 @@ def test_recomputed_questions_have_the_same_scores_and_gradients(judge):
     assert len(passes) == 3 * len(judge.questions)
     judge(batch)
     assert not judge.grader.recomputes
+
+
+@pytest.mark.parametrize("kind", ["weighted_sum", "lower_of"])
+def test_composites_recompute_one_question_at_a_time(kind, judge):
+    """A question's second pass is followed by its backward pass, and only then by the next question's."""
+    scorers = {"judge": judge, "l1": load_scorer("l1")}
+    if kind == "lower_of":
+        scorer: Scorer = LowerOf(scorers, {"judge": (1e6, 1.0), "l1": (0.0, 1.0)})  # the judge's is the lower
+    else:
+        scorer = WeightedSum(scorers, {"judge": 1.0, "l1": 1.0})
+    passes = []
+
+    def note(module: nn.Module, given: Any, out: Any) -> None:
+        passes.append("forward")
+        out.logits.register_hook(lambda _: passes.append("backward"))
+
+    hook = judge.model.register_forward_hook(note)
+    batch = make_batch()
+    scores = scorer.checkpointed(dataclasses.replace(batch, edited=batch.edited.clone().requires_grad_()))
+    passes.clear()
+    scores.mean().backward()
+    hook.remove()
+    assert len(passes) == 2 * len(judge.questions)
+    assert all(first != second for first, second in pairwise(passes)), passes
 
 
 def test_instruction_order_of_images_and_edit_all_count(judge):
