@@ -255,8 +255,8 @@ class Finetuning:
         step = self.loop.step + 1
         folder = self.folder / "validation" / f"step-{step:06d}"
         rows, data = self.cache.rows, self.cache.data
-        with self.text_encoders():
-            save_previews(self.current_editor(), rows, data, self.config.validation_rows, folder)
+        count = self.config.validation_rows
+        save_previews(self.current_editor(), rows, data, count, folder, self.text_encoders())
         if self.accelerator.log_with:
             processes().wait_for_everyone()  # each process has written its share
             if processes().is_main_process:
@@ -272,6 +272,6 @@ class Finetuning:
             print_on_main(str(self.compilation))
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
-            with self.text_encoders():
+            with nullcontext() if self.offloaded is None else self.offloaded.registered():
                 save_editor(self.current_editor(), out, base=self.base if self.config.lora_rank else None)
         return out

@@ -114,6 +114,7 @@ class Training:
     step: int  # additional, at most, in a forward and backward pass
     update: int  # additional in the optimizer's step
     casts: int  # additional while the model in training samples: autocast's copy of its weights
+    loaded: int  # before the first step, with all text encoders: weights and moving averages
 
     @property
     def encoding(self) -> int:
@@ -160,7 +161,9 @@ def finetuning_memory(
         parts.append(call)
     step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
     casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
-    return Training(frozen + each * learned, offloaded, step, FULL * learned, casts)
+    before = each - FULL - MOMENTS[train.optimizer]  # neither gradients nor the optimizer's state yet
+    loaded = frozen + offloaded + before * learned
+    return Training(frozen + each * learned, offloaded, step, FULL * learned, casts, loaded)
 
 
 def training_memory(editor: Blueprint, train: TrainConfig, processes: int = 1) -> int:
@@ -380,7 +383,12 @@ def preference_memory(
 
 
 def _fine_tuning(editor: Blueprint, train: TrainConfig, needed: Training) -> dict[str, int]:
-    stages = {"step": needed.resident + needed.step, "update": needed.resident + needed.update}
+    stages = {
+        # The whole editor is loaded, and then prepared and its prompts encoded, before anything is offloaded.
+        "prompts": max(editor.bytes(), needed.loaded),
+        "step": needed.resident + needed.step,
+        "update": needed.resident + needed.update,
+    }
     if train.validate_every:
         stages["previews"] = needed.encoding + needed.casts + editor.sampled
     return stages

@@ -13,7 +13,8 @@ from torch import nn
 
 
 class OffloadedTextEncoders:
-    """The text encoders of a pipeline, in CPU memory and out of the pipeline except within `in_use`.
+    """The text encoders of a pipeline, in CPU memory and out of the pipeline except within `in_use`
+    and `registered`.
 
     A pipeline takes its device from its first module, which a text encoder often is. Without them it is the
     device of the denoiser, and a step that would encode a text fails instead of running on the CPU.
@@ -36,10 +37,16 @@ class OffloadedTextEncoders:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Within this context they are on their device and parts of the pipeline."""
-        for encoder in self.encoders.values():
-            encoder.to(self.device)
-        self.pipe.register_modules(**self.encoders)
+        with self.registered():
+            for encoder in self.encoders.values():
+                encoder.to(self.device)
+            yield
+
+    @contextmanager
+    def registered(self) -> Iterator[None]:
+        """Within this context they are parts of the pipeline, in CPU memory: enough to save it."""
         try:
+            self.pipe.register_modules(**self.encoders)
             yield
         finally:
             self._offload()

@@ -1,6 +1,8 @@
 """Previews: edits of a few rows by the editor in training, for inspection."""
 
 import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
@@ -15,22 +17,40 @@ from rewardedit.processes import processes
 STEPS = 20
 
 
-def save_previews(editor: Editor, rows: Rows | StreamedRows, data: DataConfig, n: int, folder: Path) -> None:
+def save_previews(
+    editor: Editor,
+    rows: Rows | StreamedRows,
+    data: DataConfig,
+    n: int,
+    folder: Path,
+    text_encoders: AbstractContextManager[None],
+) -> None:
     """Writes source and edit of the first n rows side by side, as 00.png …; each process writes its share.
     Streamed rows are taken from the first file.
 
     A preview that fails does not end the run: a warning gives the reason.
+
+    Args:
+        text_encoders: context within which the editor can encode texts.
     """
     state = processes()
     if isinstance(rows, StreamedRows):
         rows = rows.files[0].rows()
     settings = SamplingConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
     folder.mkdir(parents=True, exist_ok=True)
-    for i in range(state.process_index, min(n, len(rows)), state.num_processes):
-        try:
-            batch = collate([rows[i]], require_size(data), data.resize)
-            edited = editor(batch.source, batch.instruction, [i], settings=settings)
-            to_pil(torch.cat([batch.source[0], edited[0]], dim=2)).save(folder / f"{i:02d}.png")
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            warnings.warn(f"no preview of row {i}, the training goes on: {reason}", stacklevel=2)
+    with _warned("previews"), text_encoders:
+        for i in range(state.process_index, min(n, len(rows)), state.num_processes):
+            with _warned(f"preview of row {i}"):
+                batch = collate([rows[i]], require_size(data), data.resize)
+                edited = editor(batch.source, batch.instruction, [i], settings=settings)
+                to_pil(torch.cat([batch.source[0], edited[0]], dim=2)).save(folder / f"{i:02d}.png")
+
+
+@contextmanager
+def _warned(missing: str) -> Iterator[None]:
+    """Turns an error into a warning that names what is missing."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(f"no {missing}, the training goes on: {reason}", stacklevel=4)

@@ -94,7 +94,9 @@ def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path, monkeypat
     lines = plan(config)
     assert "pairs: 8 of 8 sources with their instructions" in lines
     assert "UNet calls an update: 1 with gradient on 8 rows, 1 without on 8 rows" in lines
-    assert stages_of(lines) == ["latents", "step", "update", "watching", "sweep"], "nothing is scored"
+    assert stages_of(lines) == ["latents", "prompts", "step", "update", "watching", "sweep"], (
+        "nothing is scored"
+    )
     out = train(config, tmp_path / "run")
     assert out == tmp_path / "run" / "lora"
     first, *_, last = read_log(tmp_path / "run")
@@ -120,7 +122,7 @@ def test_candidates_are_ranked_by_the_reward(tiny_editor, tmp_path):
     config = config_of(data, tiny_editor, candidates=candidates)
     line = "rows: 4; pairs: the best and the worst edit of each source by l1"
     assert pairs_line(with_data(config)) == line
-    ranked = ["candidates", "scores", "latents", "step", "update", "watching", "sweep"]
+    ranked = ["candidates", "scores", "latents", "prompts", "step", "update", "watching", "sweep"]
     assert stages_of(plan(config)) == ranked
     found = find_pairs(data, candidates, "l1", 0.0, tmp_path)
     assert len(found) == 4
