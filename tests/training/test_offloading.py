@@ -160,7 +160,7 @@ def config_of(method: str, base: str, train: TrainConfig) -> Any:
     if method == "dpo":
         more["pairs"] = "rollouts"
     elif method == "flow_grpo":
-        more["noise"] = NoiseConfig(noise_steps=1)
+        more["noise"] = NoiseConfig("ddim", noise_steps=1)
     return module.Config(**{**settings(base, {}, reward=REWARD, **more), "train": train})
 
 
