@@ -36,7 +36,12 @@ class Judged:
 
 def without_background(differences: Iterable[Difference]) -> list[Difference]:
     """The differences that count for average precision: all but EDITs of the whole image."""
-    return [one for one in differences if one.command != "EDIT" or _area(one.box) < BACKGROUND]
+    return [one for one in differences if not is_background(one)]
+
+
+def is_background(difference: Difference) -> bool:
+    """True for an EDIT of the whole image."""
+    return difference.command == "EDIT" and _area(difference.box) >= BACKGROUND
 
 
 def _area(box: Box) -> float:

@@ -134,6 +134,9 @@ class Dice(Scorer):
         require_confidence(confidence)
         if objects is not None and first != CHANGE:
             raise ValueError('objects: goes with detector="change"; leave it out')
+        # The small model stands for parts without one where a generated world is asked for.
+        if None not in (checkpoint, detector, coherence) and checkpoint != SMALL:
+            raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
             reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"

@@ -391,6 +391,7 @@ def test_without_a_checkpoint_the_error_names_all_ways():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
+        ("checkpoint", "x"),
         ("compat", "code"),
         ("quantize", "4bit"),
         ("longest_edge", 64),
