@@ -67,7 +67,7 @@ class Scorer(nn.Module):
 
     def forward(self, batch: EditBatch, prepared: Prepared | None = None) -> Scores:
         """Scores b edits; computes `prepared` if it is not given. No gradient reaches the edited image of an
-        invalid row, not even NaN.
+        invalid row, not even NaN. A batch on another device is moved to the scorer's, and its scores back.
 
         Raises:
             ValueError: before any compute, if the batch lacks a field in `required_fields`, or carries a
@@ -76,6 +76,10 @@ class Scorer(nn.Module):
         name = type(self).__name__
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
+
+        where = [weights.device for weights in self.parameters()]
+        if where and batch.edited.device not in where:
+            return self(batch.to(where[0]), prepared).to(batch.edited.device)
 
         missing = sorted(field for field in self.required_fields if getattr(batch, field) is None)
         if missing:
