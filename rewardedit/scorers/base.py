@@ -77,9 +77,9 @@ class Scorer(nn.Module):
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
 
-        where = [weights.device for weights in self.parameters()]
-        if where and batch.edited.device not in where:
-            return self(batch.to(where[0]), prepared).to(batch.edited.device)
+        there = self.beside(batch)
+        if there is not batch:
+            return self(there, prepared).to(batch.edited.device)
 
         missing = sorted(field for field in self.required_fields if getattr(batch, field) is None)
         if missing:
@@ -124,6 +124,11 @@ class Scorer(nn.Module):
             reason[row] = text
         parts = {name: spread(values) for name, values in found.parts.items()}
         return Scores.make(spread(found.score), parts, reason)
+
+    def beside(self, batch: EditBatch) -> EditBatch:
+        """The batch on the device of this scorer's weights; as it is if it lies there, or there are none."""
+        places = [weights.device for weights in self.parameters()]
+        return batch.to(places[0]) if places and batch.edited.device not in places else batch
 
     def require_gradient(self) -> None:
         """Raises ValueError if this scorer has no gradient;
