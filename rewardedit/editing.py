@@ -88,7 +88,7 @@ def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
     if mask == "auto":
         return Masks(find=lambda source, edited, instruction: change_mask(source, edited))
     if mask == "bpm" or isinstance(mask, dict):
-        scorer = load_scorer(mask).to(device)
+        scorer = load_scorer(mask, device=device)
         if not isinstance(scorer, Bpm):
             raise ValueError(f"mask: expected auto, bpm with its options, or a mask file; got {mask}")
         # Edits come back in main memory, wherever the models are.

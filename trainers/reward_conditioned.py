@@ -117,7 +117,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if config.evaluate is not None:
         scorers = {}
         for name, spec in rewards_of(config).items():
-            scorers[name] = load_scorer(spec).to(devices.default_device())
+            scorers[name] = load_scorer(spec)
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
         compare(config.evaluate, config.base, named, scorers, folder, config.data)
     return results[config.variants[0]]

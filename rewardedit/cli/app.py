@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.scorers import load_scorer
 
     device = devices.default_device()
-    scorers = {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
+    scorers = {name: load_scorer(spec, device=device, **options) for name, spec in specs.items()}
     editor = load_edit_model(args, device)
     require_used(args, editor)
     editor.settings = dataclasses.replace(editor.settings, **sampling_options(args))

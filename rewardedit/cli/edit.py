@@ -1,4 +1,4 @@
-"""`rewardedit edit INPUT INSTRUCTION … --out FOLDER`"""
+"""`rewardedit edit INPUT INSTRUCTION …`"""
 
 import argparse
 import dataclasses
@@ -11,6 +11,7 @@ from rewardedit.cli.score_input import add_columns_option, add_world_option, rea
 from rewardedit.models import EDITOR, names_in
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 
+OUT = "edited"  # the default folder
 BEST = 10.0  # the default score that is requested from a reward-conditioned editor
 
 
@@ -27,7 +28,7 @@ def add_parser(commands: Any) -> None:
         metavar="INSTRUCTION",
         help="what to change; several are applied one after another",
     )
-    p.add_argument("--out", required=True, help="folder for the edited images")
+    p.add_argument("--out", default=OUT, help=f"folder for the edited images (default: {OUT})")
     add_editor_options(p)
     add_world_option(p)
     p.add_argument(
@@ -169,7 +170,7 @@ def run(args: argparse.Namespace) -> None:
     announce_scorers(used)
     announce_editor(args.model)
     announce_models({spec_name(spec): spec for spec in used})
-    scorer = load_scorer(judge).to(device) if judge else None
+    scorer = load_scorer(judge, device=device) if judge else None
     editor = load_edit_model(args, device)
     print(editor.attention)
     require_used(args, editor)
@@ -193,7 +194,7 @@ def run(args: argparse.Namespace) -> None:
     if editor.replay is not None:
         print(editor.replay)
     if len(failed) < len(jobs):
-        print(f"gallery: {Path(args.out) / 'gallery.html'}")
+        print(f"edited images are in {args.out}; gallery: {Path(args.out) / 'gallery.html'}")
     if failed:
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{len(failed)} of {len(jobs)} not edited; {name}: {reason}")

@@ -135,7 +135,7 @@ def load_scorers(specs: dict[str, ScorerSpec], options: dict[str, str]) -> dict[
     """The scorers of these specs, by their names."""
     from rewardedit.scorers import load_scorer
 
-    return {name: load_scorer(spec, **options) for name, spec in specs.items()}
+    return {name: load_scorer(spec, device="cpu", **options) for name, spec in specs.items()}
 
 
 def on_device(loaded: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def judges(evaluate: EvaluateConfig, rewards: dict[str, Scorer]) -> dict[str, Sc
     """Loads the scorers that judge beside those of the training."""
     device = devices.default_device()
     named = {spec_name(spec): spec for spec in evaluate.scorers}
-    return {name: load_scorer(spec).to(device) for name, spec in named.items() if name not in rewards}
+    return {name: load_scorer(spec, device=device) for name, spec in named.items() if name not in rewards}
 
 
 def judge_of(

@@ -218,7 +218,7 @@ def require_comparison(
     _, test = held_out(evaluate, data)
     scorers = dict(rewards or {})
     for spec in evaluate.scorers:
-        scorers[spec_name(spec)] = load_scorer(spec)
+        scorers[spec_name(spec)] = load_scorer(spec, device="cpu")
     has = {field.name for field in fields(test.batch) if getattr(test.batch, field.name) is not None}
     for name, scorer in scorers.items():
         if scorer.required_fields - has:

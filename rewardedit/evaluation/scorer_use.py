@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rewardedit import devices
 from rewardedit.data.digests import file_digests
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers import Scorer, load_scorer
@@ -42,4 +41,4 @@ def _use(name: str, spec: ScorerSpec) -> ScorerUse:
 
 
 def _load(spec: ScorerSpec) -> Scorer:
-    return load_scorer(spec).to(devices.default_device())
+    return load_scorer(spec)

@@ -30,6 +30,7 @@ def explain(scorer: Scorer, batch: EditBatch) -> Explanation:
     """
     if len(batch) != 1:
         raise ValueError(f"explain: expected one edit; got {len(batch)}")
+    batch = scorer.beside(batch)
     if isinstance(scorer, Bpm):
         return _of_bpm(scorer, batch)
     if isinstance(scorer, Dice):

@@ -107,6 +107,16 @@ class Wall:
             choices.append(("disagreement", "disagreement of scorers"))
         return choices
 
+    def extremes(self) -> list[tuple[str, WallEdit]]:
+        """The edits of greatest gain and of greatest loss, each with what it is; without gains, the first."""
+        ranked = [edit for edit in self.edits if edit.gain]
+        ranked.sort(key=lambda edit: edit.gain or 0.0, reverse=True)
+        if not ranked:
+            return [("", edit) for edit in self.edits[:1]]
+        gain, loss = self.orders
+        ends = [(gain, ranked[0])] if ranked[0].tone == "better" else []
+        return [*ends, (loss, ranked[-1])] if ranked[-1].tone == "worse" else ends
+
     @property
     def has_images(self) -> bool:
         return any(one.image is not None for edit in self.edits for one in edit.all_images)

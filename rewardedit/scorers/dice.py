@@ -203,6 +203,7 @@ class Dice(Scorer):
     def analyse(self, batch: EditBatch) -> list[Analysis]:
         """Finds the differences of each edit and judges them."""
         analyses = []
+        batch = self.beside(batch)
         for row, detection in enumerate(self.detector.detect(batch)):
             reason = detection.reason
             if reason is None and detection.dropped > self.max_dropped * detection.items:

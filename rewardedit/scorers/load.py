@@ -4,8 +4,10 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.models import EXACT, fingerprints
 from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
@@ -51,7 +53,12 @@ MODEL_OPTIONS = (
 WITHOUT_MODEL = ("change", "grammar", "rules", "http://", "https://")  # values of them that load none
 
 
-def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
+def load_scorer(
+    spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor],
+    *,
+    device: torch.device | str = "auto",
+    **options: Any,
+) -> Scorer:
     """Loads a scorer by name ("clip_d"), a weighted sum ("clip_d:0.7,l1:0.3"), or the user's own scorer
     ("file.py:function", "package.module:Class"; see `rewardedit.scorer`), or wraps a plain function
     `(EditBatch) -> (b,)`.
@@ -59,9 +66,17 @@ def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], *
     Options go to the scorer's `from_pretrained` (or its constructor, if it has none). Options of a sum's
     scorers are given in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
 
+    Args:
+        device: "auto": a GPU if there is one. Batches may lie anywhere.
+
     Raises:
         ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an unknown option.
     """
+    device = devices.default_device() if device == "auto" else device
+    return _load(spec, options).to(device)
+
+
+def _load(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], options: dict[str, Any]) -> Scorer:
     if not isinstance(spec, str | Mapping):
         if not callable(spec):
             raise ValueError(f"scorer: expected a name, a mapping or a function; got {type(spec).__name__}")

@@ -115,7 +115,7 @@ def plan(config: Any) -> list[str]:
     def needed() -> str:
         base = editor()
         fitted = replace(config, train=train()[0])
-        scorer = load_scorer(config.relabel.scorer)
+        scorer = load_scorer(config.relabel.scorer, device="cpu")
         return memory_line(
             lambda processes: memory.reward_conditioned_memory(fitted, base, scorer, processes)
         )

@@ -242,7 +242,7 @@ def split_rewards(scorer: Scorer, name: str) -> dict[str, Scorer]:
 def load_rewards(recipe: OnlineRecipe) -> dict[str, Scorer]:
     """Loads the reward that trains and the one that monitors, by their names."""
     specs = (recipe.reward.scorer, recipe.monitor.held_out)
-    return {spec_name(spec): load_scorer(spec) for spec in specs}
+    return {spec_name(spec): load_scorer(spec, device="cpu") for spec in specs}
 
 
 def data_without_held_out(recipe: OnlineRecipe) -> DataConfig:

@@ -219,11 +219,11 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
     Raises:
         ValueError: if the first has no gradient with its options; then the second is not loaded.
     """
-    first = load_scorer(reward)
+    first = load_scorer(reward, device="cpu")
     if not first.differentiable:
         error = no_gradient(type(first), f"{spec_name(reward)} with these options")
         raise ValueError(f"reward.scorer: {error}")
-    return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out)}
+    return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out, device="cpu")}
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:
