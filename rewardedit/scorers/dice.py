@@ -27,6 +27,7 @@ from rewardedit.scorers.dice_vlm import (
     VlmDetector,
     prompt_texts,
     require_confidence,
+    require_tokens,
 )
 
 CHANGE = "change"  # detector without a model
@@ -136,6 +137,7 @@ class Dice(Scorer):
             raise ValueError('objects: goes with detector="change"; leave it out')
         if checkpoint is not None and detector is not None and coherence is not None:
             raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
+        require_tokens(max_new_tokens)
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
             reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"

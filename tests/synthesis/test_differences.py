@@ -23,14 +23,8 @@ from transformers import (
 
 from rewardedit.data.boxed_images import BoxedImage, BoxedObject, read_boxed_images
 from rewardedit.images import to_pil, to_tensor
-from rewardedit.synthesis.differences import (
-    DifferencePairsConfig,
-    InpaintedConfig,
-    SimilarConfig,
-    differences_of,
-    make_pairs,
-    match_images,
-)
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig, InpaintedConfig, SimilarConfig
+from rewardedit.synthesis.differences import differences_of, make_pairs, match_images
 from rewardedit.synthesis.inpainting import fill, load_inpainter, object_mask, recoloured
 from rewardedit.synthesis.methods import MethodConfig, load_method
 from tests.models import save_dino, small_tokenizer, text_config, tiny_pipeline
