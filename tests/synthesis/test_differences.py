@@ -242,6 +242,36 @@ def test_photographs_of_any_shape_are_inpainted(tmp_path):
         assert not torch.equal(made, picture)
 
 
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        (SimilarConfig, {"edit_iou": -1.0}, "edit_iou: expected above 0 and at most 1"),
+        (SimilarConfig, {"edit_iou": 0.0}, "edit_iou: expected above 0"),
+        (SimilarConfig, {"min_similarity": 1.5}, "min_similarity: expected a cosine from -1 to 1; got 1.5"),
+        (SimilarConfig, {"batch_size": 0}, "batch_size: expected at least 1; got 0"),
+        (SimilarConfig, {"neighbours": 0}, "neighbours: expected at least 1; got 0"),
+        (InpaintedConfig, {"edit_share": 1.1}, "edit_share: expected a share from 0 to 1; got 1.1"),
+        (InpaintedConfig, {"colour_share": -0.1}, "colour_share: expected a share from 0 to 1"),
+        (InpaintedConfig, {"max_area": 2.0}, "max_area: expected a share from 0 to 1; got 2.0"),
+        (InpaintedConfig, {"min_area": 0.5}, r"min_area: expected at most max_area, 0\.4; got 0\.5"),
+    ],
+)
+def test_settings_without_sense_are_refused(config, settings, message):
+    with pytest.raises(ValueError, match=message):
+        config(**settings)
+
+
+def test_objects_need_names_that_a_model_can_write(coco, tmp_path):
+    config = DifferencePairsConfig(coco, inpainted=InpaintedConfig(edit_share=0.0))
+    with pytest.raises(ValueError, match="nothing is left of 'dog' without the model's own tokens"):
+        make_pairs(config, tmp_path / "pairs", 0.0, ["dog"])
+    whole = json.loads(Path(coco).read_text())
+    whole["categories"][1]["name"] = "{}"
+    (tmp_path / "boxes.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"category 1: expected a name; got '\{\}'"):
+        read_boxed_images(tmp_path / "boxes.json")
+
+
 def test_one_way_to_make_pairs_is_named(coco):
     with pytest.raises(ValueError, match="expected either similar or inpainted"):
         DifferencePairsConfig(coco)
