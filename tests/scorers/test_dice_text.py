@@ -104,10 +104,11 @@ def test_every_box_read_is_in_the_text_and_in_the_image(cases):
 @st.composite
 def answers(draw: st.DrawFn) -> list[str]:
     """Lists of whole differences, the marks between some of which are missing or others."""
-    pieces = ["["]
-    for item in draw(st.lists(differences(), min_size=1, max_size=4)):
-        pieces += [draw(PIECES | st.sampled_from(['"', '", "'])), format_difference(item)]
-    return [*pieces, *draw(st.sampled_from([['"]'], ['",]'], ["]"], []]))]
+    rows = [format_difference(one) for one in draw(st.lists(differences(), min_size=1, max_size=4))]
+    pieces = ['["', rows[0]]
+    for row in rows[1:]:
+        pieces += [draw(st.sampled_from(['", "', '" "', ", ", '"']) | PIECES), row]
+    return [*pieces, draw(st.sampled_from(['"]', '",]', '".]']))]
 
 
 def _fours(text: str) -> list[tuple[float, ...]]:
