@@ -171,7 +171,9 @@ def read_rows(config: Config, folder: Path) -> dict[str, Sequence[Any]]:
     """
     usable: dict[str, Sequence[Any]] = {}
     faults: list[dict[str, Any]] = []
-    reserved = special_tokens(load_processor(resolve_model(config.model), require_vlm(config.model)))
+    reserved: list[str] = []
+    if is_of_dice(config):
+        reserved = special_tokens(load_processor(resolve_model(config.model), require_vlm(config.model)))
     for task, data in config.data.items():
         if task == "captions":
             rows = open_rows(data)
