@@ -59,8 +59,8 @@ def add_parser(commands: Any) -> None:
         "--draw",
         nargs="+",
         metavar="N",
-        help="on the page, draw heat maps, or what bpm found: for N requests with the largest differences, "
-        "or for requests by name",
+        help="on the page, draw heat maps, or what bpm or dice found: for N requests with the largest "
+        "differences, or for requests by name",
     )
     p.add_argument(
         "--judge-pairs",

@@ -22,7 +22,7 @@ from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
 from rewardedit.models.extras import extras, install_command
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
-from rewardedit.synthesis.differences import DifferencePairsConfig
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.training.noise_masks import WITHOUT_MODEL
 

@@ -233,7 +233,12 @@ def reserved_tokens(vlm: Vlm) -> list[str]:
     """Special tokens of the model, such as the place of an image, longest first: instructions must not hold
     them.
     """
-    tokenizer = vlm.processor.tokenizer
+    return special_tokens(vlm.processor)
+
+
+def special_tokens(processor: Any) -> list[str]:
+    """Special tokens of a processor's tokenizer, longest first."""
+    tokenizer = processor.tokenizer
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(added | set(tokenizer.all_special_tokens), key=lambda token: (-len(token), token))
 

@@ -1,6 +1,6 @@
 """Explanations of BPM's and DICE's scores: the boxes that were found, and the judgements."""
 
-from typing import Any
+from typing import Any, cast
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
@@ -30,18 +30,21 @@ def explain(scorer: Scorer, batch: EditBatch) -> Explanation:
     """
     if len(batch) != 1:
         raise ValueError(f"explain: expected one edit; got {len(batch)}")
+    require_explained(scorer)
     batch = scorer.beside(batch)
-    if isinstance(scorer, Bpm):
-        return _of_bpm(scorer, batch)
-    if isinstance(scorer, Dice):
-        return _of_dice(scorer, batch)
-    raise ValueError(f"--explain: expected the scorer bpm or dice; got {type(scorer).__name__}")
+    return _of_bpm(scorer, batch) if isinstance(scorer, Bpm) else _of_dice(cast(Dice, scorer), batch)
+
+
+def require_explained(scorer: Scorer) -> None:
+    """Raises ValueError unless it is a scorer whose scores can be explained."""
+    if not isinstance(scorer, Bpm | Dice):
+        raise ValueError(f"--explain: expected the scorer bpm or dice; got {type(scorer).__name__}")
 
 
 def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     prepared = scorer.prepare(batch.source, batch.instruction)
     (regions,) = scorer.locate(batch, prepared)
-    scores = scorer(batch, prepared)
+    scores = scorer.scores_of(batch, prepared, [regions])
     parsed = prepared.inputs["parsed"][0]
     edited = batch.edited.detach()
     # The regions that fill a missing side are not drawn there.
@@ -64,6 +67,7 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     table = {name: {"value": value} for name, value in record["parts"].items()}
     return Explanation(
         "BPM",
+        scores,
         batch.instruction[0],
         panels,
         [said, f"Read as: {_asked(parsed)}"],
@@ -126,7 +130,7 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
         details.append(f"{name}. {found}, {row['judgement']}{said}")
         del row["box"]
     verdict_line = _dice_verdict(scores, analysis)
-    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, table, record)
+    return Explanation("DICE", scores, batch.instruction[0], panels, [verdict_line], details, table, record)
 
 
 def _difference_marks(analysis: Analysis, height: int, width: int) -> list[Mark]:

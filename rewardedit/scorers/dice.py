@@ -27,6 +27,7 @@ from rewardedit.scorers.dice_vlm import (
     VlmDetector,
     prompt_texts,
     require_confidence,
+    require_tokens,
 )
 
 CHANGE = "change"  # detector without a model
@@ -137,6 +138,7 @@ class Dice(Scorer):
         # The small model stands for parts without one where a generated world is asked for.
         if None not in (checkpoint, detector, coherence) and checkpoint != SMALL:
             raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
+        require_tokens(max_new_tokens)
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
             reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"

@@ -70,6 +70,8 @@ class ModelOptions:
             raise ValueError(f"compat: expected one of {', '.join(COMPATS)}; got {self.compat!r}")
         if self.quantize not in (None, *QUANTIZE):
             raise ValueError(f"quantize: expected one of {', '.join(QUANTIZE)}; got {self.quantize!r}")
+        if self.longest_edge is not None and self.longest_edge < 1:
+            raise ValueError(f"longest_edge: expected at least 1 pixel, or None; got {self.longest_edge}")
 
     @property
     def bits(self) -> Bits | None:
