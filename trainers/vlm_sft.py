@@ -31,19 +31,12 @@ from rewardedit.data.difference_rows import open_differences, readable_rows
 from rewardedit.data.worlds import WORLDS
 from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
-from rewardedit.language.vlm import (
-    Bits,
-    Vlm,
-    load_processor,
-    load_vlm,
-    require_bitsandbytes,
-    require_vlm,
-    reserved_tokens,
-)
+from rewardedit.language.vlm import Bits, Vlm, load_processor, load_vlm, require_vlm, reserved_tokens
 from rewardedit.language.vlm_weights import load_adapter
 from rewardedit.language.vocabulary import extend_vocabulary, make_room
 from rewardedit.models import NAMES
 from rewardedit.models.extras import install_command
+from rewardedit.models.four_bit import require_bitsandbytes
 from rewardedit.processes import print_on_main, processes
 from rewardedit.scorers.dice_models import ADAPTER, save_dice
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
