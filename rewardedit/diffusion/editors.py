@@ -248,8 +248,7 @@ def load_editor(
             they were when its LoRA was trained.
 
     Raises:
-        ValueError: if there is no editor's pipeline of that name, no LoRA that fits it, or it cannot be
-            quantised.
+        ValueError: if no editor's pipeline has that name, no LoRA fits it, or it cannot be quantised.
     """
     if not isinstance(name, str | Path):
         if not callable(name):

@@ -21,8 +21,8 @@ def require_quantizable(family: EditFamily) -> None:
 
 
 def quantize_pipeline(family: EditFamily, pipe: Any, device: torch.device | str) -> None:
-    """Stores the linear layers of the denoiser and of the large text encoder of a pipeline, which is on a CPU,
-    in 4 bits on `device`; the rest of it stays where it is.
+    """Stores the linear layers of denoiser and large text encoder of a pipeline, which is on a CPU, in 4 bits
+    on `device`; the rest of it stays where it is.
 
     Raises:
         ValueError: as `require_quantizable`.
