@@ -116,6 +116,7 @@ def qwen_image_edit(size: int) -> Blueprint:
 EDITORS = {
     "kontext-refl": kontext,
     "klein-refl": klein,
+    "klein-refl-24gb": klein,
     "qwen-image-edit-refl": qwen_image_edit,
     "klein-nft": klein,
     "qwen-image-edit-nft": qwen_image_edit,

@@ -25,7 +25,7 @@ from rewardedit.training.trainable import (
     require_source_channels,
 )
 
-SCORE_BATCH = 64  # edits scored at a time for the mapping of rewards, the default of relabelling
+SCORE_BATCH = 64  # edits scored at a time to rank them, the default of relabelling
 # bytes of optimizer state per trained parameter, at most
 MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
 
@@ -203,7 +203,7 @@ def refl_memory(
     )
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
-        stages["scores"] = weights(first) + SCORE_BATCH * scoring(editor, first)
+        stages["scores"] = weights(first) + reward.score_batch_size * scoring(editor, first)
     stages["latents"] = (
         editor.bytes(quantize=train.quantize)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
