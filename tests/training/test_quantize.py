@@ -21,7 +21,7 @@ from rewardedit.training.estimate import load_blueprint, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
 from rewardedit.training.memory import finetuning_memory, trained_unet
-from rewardedit.training.meta import FULL
+from rewardedit.training.meta import FULL, HALF
 from rewardedit.training.prompt_cache import encoder_of
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 from tests.editors import tiny_klein, tiny_kontext, tiny_qwen
@@ -164,14 +164,17 @@ def test_prompts_of_another_precision_are_not_taken(base):
 
 def test_an_estimate_counts_four_bits_a_weight(base):
     editor = load_blueprint(base, 32)
-    few, plain = (finetuning_memory(editor, replace(TRAIN, quantize=bits)) for bits in ("4bit", None))
+    train = replace(TRAIN, mixed_precision="no")
+    few, plain = (finetuning_memory(editor, replace(train, quantize=bits)) for bits in ("4bit", None))
     saved = 0
-    for part in (editor.unet, editor.text_encoders[1]):
+    for part, number in ((editor.unet, FULL), (editor.text_encoders[1], HALF)):  # as they are loaded
         for _, layer in linear_layers(part):
             n = layer.weight.numel()
-            saved += FULL * n - four_bit_bytes(n)
+            saved += number * n - four_bit_bytes(n)
     assert plain.resident - few.resident == saved - editor.restored
-    assert editor.bytes(FULL) - editor.bytes(FULL, "4bit") == saved
+    assert editor.bytes(HALF) - editor.bytes(HALF, "4bit") < saved
+    offloaded = finetuning_memory(editor, replace(train, offload_text_encoder=True))
+    assert offloaded.encoding == few.resident
     assert few.step == plain.step
 
 
