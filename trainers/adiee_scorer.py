@@ -26,8 +26,9 @@ from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
 from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
-from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
+from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_vlm
 from rewardedit.models import NAMES, fetched
+from rewardedit.models.four_bit import require_bitsandbytes
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead

@@ -40,6 +40,7 @@ from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, memory, run
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.interpolation import train_watched
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
@@ -179,7 +180,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_rows(config.data)
     judge = scorers[spec_name(config.reward.scorer)]
     scale = fit_reward_scale(config.reward, rows, config.data, folder / "relabelled", judge)
-    editor = load_base(config.base, devices.default_device())
+    editor = load_base(config.base, devices.default_device(), fitted.quantize)
     labels = _labels(config, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
     require_few(folder, unreadable_rows(cache.unreadable), len(rows), config.bad_rows)
@@ -200,13 +201,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        metrics = compare(config.evaluate, config.base, results, scorers, folder, config.data)
+        own = (scorers, folder, config.data, fitted.quantize)
+        metrics = compare(config.evaluate, config.base, results, *own)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
 
 
-def models_of_plan(config: Config) -> tuple[Lazy[memory.Blueprint], Lazy[dict[str, Scorer]]]:
+def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
     editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))

@@ -38,7 +38,6 @@ from rewardedit.language.vlm import (
     Vlm,
     load_processor,
     load_vlm,
-    require_bitsandbytes,
     require_vlm,
     reserved_tokens,
     special_tokens,
@@ -47,6 +46,7 @@ from rewardedit.language.vlm_weights import load_adapter, save_adapter
 from rewardedit.language.vocabulary import extend_vocabulary, make_room
 from rewardedit.models import NAMES, resolve_model
 from rewardedit.models.extras import install_command
+from rewardedit.models.four_bit import require_bitsandbytes
 from rewardedit.processes import print_on_main, processes
 from rewardedit.scorers.dice_models import ADAPTER, save_dice
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat

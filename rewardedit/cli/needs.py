@@ -129,7 +129,7 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
     elif name in MODEL_SETTINGS:
         for model in _each(value):
             yield Reference("model", model)
-    elif name == "optimizer" and value == "adamw8bit":
+    elif name == "quantize" or value == "adamw8bit":
         yield Reference("package", "bitsandbytes")
 
 

@@ -24,6 +24,7 @@ from rewardedit.evaluation.held_out import HeldOut, held_out
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import remove, write_json
 from rewardedit.models import EXACT
+from rewardedit.models.four_bit import Bits
 from rewardedit.processes import on_main_process, processes
 from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.reports.plain_names import scorer_name
@@ -154,6 +155,7 @@ def compare(
     rewards: dict[str, Scorer],
     folder: Path,
     data: DataConfig | None = None,
+    quantize: Bits | None = None,
 ) -> dict[str, Any] | None:
     """Compares the base and every variant on held-out rows; writes metrics.json and report.html.
 
@@ -166,6 +168,7 @@ def compare(
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
             part. Without the second none is.
         data: the training data, as `comparison_data` returned it; None: the comparison names its own.
+        quantize: bits of the base, as in the training.
 
     Raises:
         ValueError: if no held-out row can be read, or the settings cannot be chosen.
@@ -179,7 +182,7 @@ def compare(
     editors = {"base": base}
     for variant, result in results.items():
         editors[variant] = str(result)
-    paths, best, chosen = edit_held_out(editors, val, test, evaluate, judge, edits)
+    paths, best, chosen = edit_held_out(editors, val, test, evaluate, judge, edits, quantize)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
@@ -291,6 +294,7 @@ def edit_held_out(
     evaluate: EvaluateConfig,
     judge: Judge,
     folder: Path,
+    quantize: Bits | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, SamplingConfig], dict[str, Any]]:
     """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
     The base comes first: a grid that is not given lies around its own settings.
@@ -301,7 +305,9 @@ def edit_held_out(
     device = devices.default_device()
     for name, path in editors.items():
         dtype = "auto" if evaluate.dtype is None else devices.inference_dtype(evaluate.dtype)
-        load = Lazy(partial(load_editor, path, device=device, dtype=dtype, compile=evaluate.compile))
+        options = {"dtype": dtype, "compile": evaluate.compile}
+        options["quantize"] = quantize if name == "base" else "auto"
+        load = Lazy(partial(load_editor, path, device=device, **options))
         if name == "base":
             evaluate = evaluate.around(load().settings)
         best[name], grid = choose_settings(load, val, evaluate, judge, folder / name / "val")

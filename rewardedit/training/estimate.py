@@ -30,7 +30,8 @@ from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
-from rewardedit.training.memory import Blueprint, trained_unet
+from rewardedit.training.blueprint import Blueprint
+from rewardedit.training.memory import trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.savers import fit_training, memory_of_pairs

@@ -123,7 +123,7 @@ class Finetuning:
                 f"{folder / 'validation'}"
             )
 
-        self.editor = load_base(base, self.accelerator.device)
+        self.editor = load_base(base, self.accelerator.device, config.quantize)
         self.modules = make_trainable(self.editor, config, labels)
         dtype = autocast_type(devices.precision_here(config.mixed_precision))
         print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
@@ -232,7 +232,8 @@ class Finetuning:
 
     def current_editor(self) -> Editor:
         """The editor with its current weights; it encodes texts within `text_encoders`."""
-        return Editor(self.editor.pipe, self.editor.settings, self.labels.prompt, self.modules.embedding)
+        pipe, settings, bits = self.editor.pipe, self.editor.settings, self.editor.quantize
+        return Editor(pipe, settings, self.labels.prompt, self.modules.embedding, quantize=bits)
 
     def text_encoders(self) -> AbstractContextManager[None]:
         """Context within which the editor can encode texts."""

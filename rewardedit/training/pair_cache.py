@@ -178,7 +178,7 @@ def prepare_pairs(config: Any, folder: Path) -> GivenPairs:
     rows: Any = PairRows(found.pairs)
     masks = load_noise_masks(noise_mask, rows, data, folder / "masks", config.reward.device or device)
 
-    editor = load_base(config.base, device)
+    editor = load_base(config.base, device, config.train.quantize)
     pairs = {"reward": scorer, "candidates": config.candidates, "min_gap": min_gap}
     batch_size = config.train.encode_batch_size
     cache = make_pair_cache(found.pairs, data, editor, folder / "cache", pairs, batch_size)

@@ -48,7 +48,13 @@ PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
 # least values of settings
-LEAST = {"weight": 0, "diffusion_weight": 0, "reference_weight": 0, "rollout_batch_size": 1}
+LEAST = {
+    "weight": 0,
+    "diffusion_weight": 0,
+    "reference_weight": 0,
+    "rollout_batch_size": 1,
+    "score_batch_size": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class RewardConfig:
     # rows that take the steps without gradient together, in whole micro-batches; None: all of a process's
     # share of an update. Where memory runs out, half as many
     rollout_batch_size: int | None = None
+    score_batch_size: int = 64  # edits that are scored at a time for the mapping of the score
     # modules whose activations are recomputed; for the UNet see train.gradient_checkpointing
     gradient_checkpointing: tuple[Literal["vae", "scorer"], ...] = ()
 

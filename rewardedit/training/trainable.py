@@ -16,7 +16,9 @@ from rewardedit.diffusion.attention import Backend
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.diffusion.quantized import require_quantizable
 from rewardedit.models import pretrained, resolve_model
+from rewardedit.models.four_bit import Bits
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
@@ -45,6 +47,9 @@ class TrainConfig(LoopConfig):
     min_snr: float | None = None
     lora_rank: int | None = None  # rank of the LoRA; None: full fine-tuning
     lora_alpha: int | None = None  # α of the LoRA; None: as lora_rank
+    # bits of the frozen denoiser and large text encoder under the LoRA, for editors by flow matching
+    # (bitsandbytes); None: off
+    quantize: Bits | None = None
     # learning rate of the reward embedding; with text_encoder_lr, of the label words' token embeddings
     embedding_lr: float = 1e-2
     # learning rate of the text encoder; None: it is frozen, and prompts are encoded once
@@ -66,6 +71,10 @@ class TrainConfig(LoopConfig):
         self.micro_batches(processes=1)
         if self.lora_rank is None:
             require_unset(self, ("lora_alpha",), "without lora_rank; give that too")
+            if self.quantize is not None:
+                raise ValueError(
+                    "quantize: quantised weights cannot be trained; set lora_rank, or leave quantize out"
+                )
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
@@ -121,16 +130,17 @@ class TrainedModules:
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
-def load_base(name: str, device: str | torch.device) -> Editor:
+def load_base(name: str, device: str | torch.device, quantize: Bits | None = None) -> Editor:
     """Loads the editor that fine-tuning starts from.
 
     Raises:
-        ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own.
+        ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own, or cannot
+            be quantised.
     """
     require_pipeline(name)
     on_cpu = torch.device(device).type == "cpu"
     dtype = "float32" if on_cpu or not is_lora_only(name) else "bfloat16"
-    return load_editor(name, attention="sdpa", device=device, dtype=dtype)
+    return load_editor(name, attention="sdpa", device=device, dtype=dtype, quantize=quantize)
 
 
 def is_lora_only(name: str) -> bool:
@@ -236,7 +246,11 @@ def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
 
 
 def require_lora(family: EditFamily, config: TrainConfig) -> None:
-    """Raises ValueError if a base of which only a LoRA is trained would be trained whole."""
+    """Raises ValueError if a base of which only a LoRA is trained would be trained whole, or one that cannot
+    be quantised would be.
+    """
+    if config.quantize is not None:
+        require_quantizable(family)
     if family.lora_only and not config.lora_rank:
         raise ValueError(
             f"train.lora_rank: expected a rank for {type(family).__name__}, which is trained as a LoRA "

@@ -65,8 +65,9 @@ def test_a_recipe_names_its_models_scorers_and_data():
     assert Reference("data", "outputs/x", on_hub=False) in set(references(own))
 
 
-def test_an_eight_bit_optimizer_needs_its_package():
-    _, config = load_recipe("quickstart", ["train.optimizer=adamw8bit"])
+@pytest.mark.parametrize("change", ["train.optimizer=adamw8bit", "train={quantize: 4bit, lora_rank: 4}"])
+def test_few_bits_need_their_package(change):
+    _, config = load_recipe("quickstart", [change])
     assert Reference("package", "bitsandbytes") in set(references(config))
 
 

@@ -432,6 +432,7 @@ SMALL = [
 WALKS: list[tuple[str, Any, list[str]]] = [
     ("klein-nft", tiny_klein, ["reward.noise_mask=change"]),
     ("klein-nft", tiny_klein, ["reward.guidance_scale=3.0"]),
+    ("klein-nft", tiny_klein, ["train.quantize=4bit", "train.offload_text_encoder=true"]),
     ("qwen-image-edit-nft", tiny_qwen, []),
     ("klein-nft", tiny_pipeline, ["reward.noise_mask=given", "variants=[nft, unmasked]"]),
 ]

@@ -68,6 +68,8 @@ class EditFamily:
     denoiser_name: str = "transformer"  # the pipeline's attribute
     lora_targets: tuple[str, ...] = ()  # names of the layers that a LoRA adapts
     lora_only: bool = False  # too large to be trained whole on one card; loaded in bf16 on a GPU
+    quantized_parts: tuple[str, ...] = ()  # frozen parts of its pipelines that 4 bits are enough for
+    quantized_except: tuple[str, ...] = ()  # layers of the denoiser that 4 bits are not enough for
     gpu_dtype: torch.dtype = torch.float16  # of the weights on a GPU, where none is given
     guided_rows: int = 3  # rows through the denoiser for a guided edit: text, image and neither
     one_row_a_call: bool = False  # a call of its pipeline edits one source

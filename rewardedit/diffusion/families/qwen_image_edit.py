@@ -43,6 +43,8 @@ class QwenImageEdit(FlowEditor):
         "add_k_proj",
         "add_v_proj",
     )  # what the last block's to_add_out makes of the text is not used
+    quantized_parts = ("transformer", "text_encoder")
+    quantized_except = ("transformer_blocks.0.img_mod",)  # as in diffusers' own 4-bit Qwen-Image-Layered
     shift = staticmethod(dynamic_shift)
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
