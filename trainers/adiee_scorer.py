@@ -297,7 +297,10 @@ def read_step(
     per_edit = config.train.questions_per_edit
     chosen = batch_rows(len(usable), config.train.batch_size // per_edit, step, config.train.seed).tolist()
     if same is not None:
-        chosen = [row for i in chosen for row in rows_of_same_edit(i, same[i], per_edit, generator)]
+        firsts = chosen
+        chosen = []
+        for i in firsts:
+            chosen += rows_of_same_edit(i, same[i], per_edit, generator)
     own = slice(state.process_index * share, (state.process_index + 1) * share)
     local, questions = chosen[own], asked[own].tolist()
     images = images_of(config.data)

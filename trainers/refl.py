@@ -79,7 +79,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
-    # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
+    # for a reward-conditioned base: the scorer whose labels it knows, for the pairs
     labels: RelabelConfig | None = None
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("refl",)

@@ -34,9 +34,11 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--sources", metavar="FOLDER", help="the source images, by the names of the edits")
     p.add_argument(
-        "--instructions", metavar="FILE", help="of folders: a table with the columns name and instruction"
+        "--instructions",
+        metavar="FILE",
+        help="table of the folders' instructions, with the columns name and instruction",
     )
-    p.add_argument("--instruction", metavar="TEXT", help="of folders: what was asked of all images")
+    p.add_argument("--instruction", metavar="TEXT", help="one instruction for all images")
     p.add_argument("--scorer", nargs="+", metavar="NAME", help=f"{EXAMPLES} (default: {JUDGE})")
     add_world_option(p)
     add_columns_option(p)

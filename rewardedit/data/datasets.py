@@ -61,7 +61,7 @@ class DataConfig:
     offset: int = 0  # index of the first row, from 0
     # image side in pixels, required for training; None: score at each source's own size (a world has its own)
     size: int | None = None
-    resize: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
+    resize: Literal["crop", "stretch", "pad"] = "crop"  # way to make images square
     # use only this share of the source images, drawn by `seed`, with all rows made of them
     fraction: float = 1.0
     # only rows of these types of edit, if the data set names them, or by these rules (labelled); empty: all

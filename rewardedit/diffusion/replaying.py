@@ -31,7 +31,7 @@ class Recording:
     output: Any
 
     def __call__(self, inputs: Sequence[Tensor]) -> Any:
-        """What the call returns for other tensors of the same shapes."""
+        """Returns the call's result for other tensors of the same shapes."""
         for held, given in zip(self.inputs, inputs, strict=True):
             held.copy_(given)
         self.graph.replay()

@@ -160,10 +160,9 @@ def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     panels = []
     for sign in of.signs["base"]:
         plain = sign_name(sign)
-        rows = [
-            _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3)
-            for name, by_sign in by_variant.items()
-        ]
+        rows = []
+        for name, by_sign in by_variant.items():
+            rows.append(_interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3))
         panels.append(Intervals(plain.name, plain.says, rows))
     return panels
 

@@ -30,7 +30,7 @@ class Compared:
     values: dict[str, Tensor]  # (n,) by variant, by the judge
     scores: dict[str, dict[str, Scores]]  # by variant and scorer
     signs: dict[str, dict[str, Tensor]]  # (n,) of reward hacking by variant and name
-    names: dict[str, PlainName]  # of the judge and the scorers
+    names: dict[str, PlainName]  # names of the judge and the scorers
     reward: str | None  # the scorer that trained the variants
     # the judge's heat map of an edit of the main variant (3, h, w), by row; None: it has no gradient
     heat: Callable[[int], Tensor] | None = None
@@ -141,7 +141,7 @@ def _edit(of: Compared, test: HeldOut, row: int, digits: int) -> WallEdit:
         hidden=hidden,
         kind=kind,
         facts=[*facts, *reasons.items()],
-        columns=[variant_name(name) for name in of.edited],
+        columns=list(map(variant_name, of.edited)),
         scores=_scores(of, row),
     )
 

@@ -67,7 +67,7 @@ def detection_table(
         that could not be read; "dropped", of the items of all answers.
     """
     found = [without_background(detection.differences) for detection in detections]
-    true = [without_background(differences) for differences in truth]
+    true = list(map(without_background, truth))
     table: dict[str, Any] = {}
     for name, kind in (("agnostic", lambda one: ""), ("aware", lambda one: one.command)):
         estimate, at_50 = average_precision(found, true, kind, cluster, resamples)

@@ -33,7 +33,7 @@ class Shown:
 
     rows: EditorRows
     requests: Requests
-    reasons: Mapping[tuple[str, str, str], str]  # of invalid scores, by scorer, editor and request
+    reasons: Mapping[tuple[str, str, str], str]  # reasons of invalid scores, by scorer, editor and request
     commands: Mapping[str, str] = field(
         default_factory=dict
     )  # options of `rewardedit score` that draw an edit

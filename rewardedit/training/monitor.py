@@ -42,7 +42,7 @@ class MonitorConfig:
     """Fixed prompts that are edited every `train.validate_every` steps, and what follows a flag."""
 
     n: int = 64  # fixed prompts, each of its own source image
-    # whose; None: source images held out of the training data; of a generated world, its val split
+    # rows to evaluate; None: source images held out of the training data; of a generated world, its val split
     data: DataConfig | None = None
     num_inference_steps: int | None = None  # denoising steps; None: the editor's own
     batch_size: int = 64  # images that are denoised, decoded and scored at a time
@@ -244,7 +244,10 @@ class HackingMonitor:
             parts = gather_object(parts)
         numbers, values = zip(*parts, strict=True)
         order = torch.tensor(list(chain.from_iterable(numbers))).argsort()
-        return {name: torch.cat([part[name] for part in values])[order] for name in values[0]}
+        joined = {}
+        for name in values[0]:
+            joined[name] = torch.cat([part[name] for part in values])[order]
+        return joined
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""

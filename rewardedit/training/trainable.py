@@ -188,9 +188,17 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
     words = None
     if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
         words = _word_embeddings(pipe, labels.prompt)
-    modules = [m for m in (denoiser, embedding, text_encoder) if m is not None]
-    trained = [p for m in modules for p in m.parameters() if p.requires_grad]
+    trained = _trained_parameters(denoiser, embedding, text_encoder)
     return TrainedModules(denoiser, embedding, text_encoder, words, trained)
+
+
+def _trained_parameters(*modules: nn.Module | None) -> list[nn.Parameter]:
+    """The parameters with a gradient, of those modules that are there."""
+    trained = []
+    for module in modules:
+        if module is not None:
+            trained += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return trained
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:

@@ -209,9 +209,8 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
                 continue
             others = negative_instructions(samples, rows, [True] * len(rows))
             questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
-            own, other = (
-                likelihood(*answer_logits(vlm, images, questions, said)) for said in (texts, others)
-            )
+            own = likelihood(*answer_logits(vlm, images, questions, texts))
+            other = likelihood(*answer_logits(vlm, images, questions, others))
             right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
     return {**found, "altered": float(torch.cat(altered).mean())}
