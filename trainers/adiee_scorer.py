@@ -145,6 +145,7 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     number = add_token(vlm.model, vlm.processor, config.init_token_like)
     if config.add_question_tokens:
         add_words(vlm.model, vlm.processor, config.layout)
+
     # Store a folder's full path: the adapter may be loaded from elsewhere.
     own = config.model not in NAMES and Path(config.model).is_dir()
     model = str(Path(config.model).resolve()) if own else config.model
@@ -153,15 +154,18 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     rest = (axes, base, config.quantize, config.prompts)
     settings = AdieeSettings(config.head, config.layout, config.side, *rest)
     head = ScoreHead.to_train(width_of(vlm.model), settings, folder).to(vlm.model.device)
+
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)
+
     adapter = None
     if config.lora_rank is None:
         scorer.model.model.get_decoder().requires_grad_(True)
         scorer.model.get_output_embeddings().requires_grad_(True)
     else:
         adapter = wrap_lora(scorer.model, number, config.lora_rank, config.embeddings)
+
     for parameter in scorer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()

@@ -92,9 +92,11 @@ class Config:
         require_size(self.data)
         require_variants(self.variants)
         require_judge(self.evaluate, (self.reward.scorer, self.monitor.held_out))
+
         for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
+
         held_out = spec_name(self.monitor.held_out)
         for shared in families(self.reward.scorer) & families(self.monitor.held_out):
             raise ValueError(
@@ -102,6 +104,7 @@ class Config:
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); a scorer of your own says its family "
                 "by @rewardedit.scorer(family=…) or in its class"
             )
+
         if self.monitor.stop and not self.train.validate_every:
             raise ValueError(
                 "monitor.stop: has no effect without train.validate_every; give updates between two checks"
@@ -111,6 +114,7 @@ class Config:
                 "reward.reference_weight: the starting model is the one with its adapter off; give "
                 "train.lora_rank"
             )
+
         own = self.labels
         if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
             raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")

@@ -29,6 +29,7 @@ def add_parser(commands: Any) -> None:
         help="the benchmark, and its hub id, folder or file if it is not the published one; without NAME: "
         "list all",
     )
+
     p.add_argument("--scorer", nargs="+", metavar="NAME", help="scorers, written as for rewardedit score")
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
     p.add_argument(
@@ -36,6 +37,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="take scores from a .json, .csv or .parquet file with ids instead of scoring; no images needed",
     )
+
     p.add_argument(
         "--edits",
         nargs="+",
@@ -48,6 +50,7 @@ def add_parser(commands: Any) -> None:
         metavar="EDITOR",
         help="compare editors on the benchmark's requests instead: models, or folders of edited images",
     )
+
     p.add_argument("--compat", metavar="PAPER", help="compute as a paper's released code does")
     p.add_argument(
         "--exclude-overlap", action="store_true", help="leave out items that a scorer was trained on"
@@ -58,6 +61,7 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="number of edits to read for retrieval, the first ones; they make N² items",
     )
+
     p.add_argument("--size", type=int, help="bring images to this many pixels a side and score in batches")
     p.add_argument("--seed", type=int, default=0, help="random seed of folds and resamples (default: 0)")
     p.add_argument(
@@ -66,6 +70,7 @@ def add_parser(commands: Any) -> None:
         help="folder for scores, JSON, CSV and a page; the same command goes on where it was interrupted "
         "(default: bench/NAME)",
     )
+
     add_world_option(p)
     add_engine_option(p)
     p.set_defaults(run=run, check=check, parser=p, words="input")

@@ -47,6 +47,7 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
     gain = of.values[of.main] - of.values["base"]
     disagreement = disagreements(of)
     shown = chosen_rows(gain, disagreement)
+
     main = variant_name(of.main)
     note = "Gains are differences of the result from the base by " + of.judge_name + "."
     if len(shown) < len(test):
@@ -54,6 +55,7 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
             f" {len(shown)} of {len(test)} edits are shown: the {EXTREMES} with the greatest gain, loss and "
             "disagreement of scorers each, and the first of the others."
         )
+
     wall = Wall(left=variant_name("base"), right=main, note=note)
     with_heat = set() if of.heat is None else set(_extremes(gain, WITH_HEAT))
     digits = decimals(finite(of.values.values()))

@@ -71,6 +71,7 @@ def changes(
             f"--against: expected scores of the same editors and scorers; got {_named(earlier)} in the "
             f"baseline and {_named(current)} now"
         )
+
     scorers = {scorer for scorer, _ in current}
     missing = {key: scores for key, scores in earlier.items() if key[0] in scorers and key not in current}
     if missing:
@@ -78,12 +79,14 @@ def changes(
             f"--against: expected scores of all editors of the baseline; got none of {_named(missing)}; add "
             "their edits, or make the baseline anew"
         )
+
     results = []
     for scorer, editor in both:
         allowed = (max_drops or {}).get(scorer, max_drop)
         results.append(
             _change(scorer, editor, current[scorer, editor], earlier[scorer, editor], allowed, seed)
         )
+
     corrected = holm([change.p for change in results])
     return [replace(change, p=p) for change, p in zip(results, corrected, strict=True)]
 

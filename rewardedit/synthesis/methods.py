@@ -224,6 +224,7 @@ def diffedit(config: MethodConfig) -> Method:
                 **steps,
             )
             masks.append(mask)
+
         inverted = pipe.invert(
             requests.source_caption,
             image=requests.source,

@@ -279,6 +279,7 @@ class GroupRollouts:
         )
         assert isinstance(total, Tensor)
         sums["reward"] = _known_sum(total)
+
         for name, own in scores.items():
             values = {f"reward.{name}": own.score}
             parts = {f"reward.{name}.{part}": value for part, value in own.parts.items() if part != TEXT_CUT}
@@ -286,10 +287,12 @@ class GroupRollouts:
                 sums[key] = _known_sum(value)
         if masks is not None:
             sums["mask"] = (float(masks.double().mean()) * n, n)
+
         for key, (value, count) in _sum_of_processes(sums).items():
             mean = value / count if count else 0.0
             # Every process records the same mean; without any row there is none to record.
             loop.record(key, torch.tensor(mean, dtype=torch.float64), count)
+
         for name, spread in zip(scores, advantages.spread, strict=True):
             informed = spread[~advantages.few]
             loop.record(f"spread.{name}", informed.sum() / max(len(informed), 1), len(informed))
