@@ -21,6 +21,9 @@ from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
 
+# learning rate of the reward embedding and, with text_encoder_lr, of the label words' token embeddings
+EMBEDDING_LR = 1e-2
+
 
 @dataclass(frozen=True)
 class TrainConfig(LoopConfig):
@@ -45,8 +48,6 @@ class TrainConfig(LoopConfig):
     min_snr: float | None = None
     lora_rank: int | None = None  # rank of the LoRA; None: full fine-tuning
     lora_alpha: int | None = None  # α of the LoRA; None: as lora_rank
-    # learning rate of the reward embedding; with text_encoder_lr, of the label words' token embeddings
-    embedding_lr: float = 1e-2
     # learning rate of the text encoder; None: it is frozen, and prompts are encoded once
     text_encoder_lr: float | None = None
     null_text_target: Literal["edited", "source"] = "edited"  # training target of rows without text
@@ -272,13 +273,13 @@ def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.O
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append(
-            {"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0}
+            {"params": list(models.embedding.parameters()), "lr": EMBEDDING_LR, "weight_decay": 0.0}
         )
     if models.text_encoder is not None:
         others = [p for p in models.text_encoder.parameters() if p is not models.words]
         groups.append({"params": others, "lr": config.text_encoder_lr})
     if models.words is not None:
-        groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
+        groups.append({"params": [models.words], "lr": EMBEDDING_LR, "weight_decay": 0.0})
     if config.optimizer == "adamw":
         fused = all(p.device.type != "cpu" for p in models.trained) or None
         return AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
