@@ -18,6 +18,11 @@ from rewardedit.cli.spelling import require_known
 RUNS = {"robustness": "rewardedit.cli.bench_robustness"}
 # pages of generated worlds: package and dataclass of the settings
 PAGES = {"shapes": ("rewardedit.shapes.bench", "ShapesBench")}
+# settings of both: module and dataclass
+SETTINGS = {
+    "robustness": (RUNS["robustness"], "RobustnessSettings"),
+    **{name: (f"{package}.settings", kind) for name, (package, kind) in PAGES.items()},
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -79,12 +84,9 @@ def add_parser(commands: Any) -> None:
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError on a misspelt setting, before a library is imported."""
     name, *words = args.input or [""]
-    if name in RUNS:
+    if name in SETTINGS:
         is_path = bool(words) and not are_settings(words[:1])
-        require_known(RUNS[name], "RobustnessSettings", configs.override({}, words[is_path:]))
-    if name in PAGES:
-        package, settings = PAGES[name]
-        require_known(f"{package}.settings", settings, configs.override({}, words))
+        require_known(*SETTINGS[name], configs.override({}, words[is_path:]))
 
 
 def run(args: argparse.Namespace) -> None:
