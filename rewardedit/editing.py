@@ -185,9 +185,11 @@ def require_same_requests(jobs: list[EditJob], config: EditRunConfig, folder: Pa
 
 def _images_of(record: dict[str, Any]) -> list[str]:
     """The files that the turns of a record name."""
-    turns = record.get("turns", [])
-    images = [turn[key] for turn in turns for key in ("source", "image", "mask") if key in turn]
-    return [*images, *(one["image"] for turn in turns for one in turn.get("candidates", []))]
+    images = []
+    for turn in record.get("turns", []):
+        images += [turn[key] for key in ("source", "image", "mask") if key in turn]
+        images += [candidate["image"] for candidate in turn.get("candidates", [])]
+    return images
 
 
 def stamps_of(config: EditRunConfig) -> dict[str, Any]:

@@ -127,9 +127,9 @@ def plan(config: Config) -> list[str]:
         online.require_base(config)
         settings, lines = fitted()
         own = replace(config, train=settings)
-        calls = [
-            preference_plan.calls_of(own, loss_of(own, variant), editor()) for variant in config.variants
-        ]
+        calls = []
+        for variant in config.variants:
+            calls.append(preference_plan.calls_of(own, loss_of(own, variant), editor()))
         return [*lines, *estimate.plan_updates(editor(), settings, calls)]
 
     def needed() -> str:

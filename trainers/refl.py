@@ -80,7 +80,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
-    # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
+    # for a reward-conditioned base: the scorer whose labels it knows, for the pairs
     labels: RelabelConfig | None = None
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("refl",)
@@ -93,9 +93,11 @@ class Config:
         require_size(self.data)
         require_variants(self.variants)
         require_judge(self.evaluate, (self.reward.scorer, self.monitor.held_out))
+
         for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
+
         held_out = spec_name(self.monitor.held_out)
         for shared in families(self.reward.scorer) & families(self.monitor.held_out):
             raise ValueError(
@@ -103,6 +105,7 @@ class Config:
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); a scorer of your own says its family "
                 "by @rewardedit.scorer(family=…) or in its class"
             )
+
         if self.monitor.stop and not self.train.validate_every:
             raise ValueError(
                 "monitor.stop: has no effect without train.validate_every; give updates between two checks"
@@ -112,6 +115,7 @@ class Config:
                 "reward.reference_weight: the starting model is the one with its adapter off; give "
                 "train.lora_rank"
             )
+
         own = self.labels
         if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
             raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")

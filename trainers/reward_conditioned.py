@@ -62,7 +62,7 @@ class Config:
 
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are scored and trained on
-    relabel: RelabelConfig  # how rows get their labels
+    relabel: RelabelConfig  # labelling of the rows
     base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None

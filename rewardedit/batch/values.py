@@ -44,7 +44,7 @@ class EditSample:
     source_caption: str | None = None
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
-    label: float | None = None  # how good `edited` is, 0 to 10, if the data set says so
+    label: float | None = None  # quality of `edited`, 0 to 10, if the data set gives it
     # the same by named axes, such as alignment, consistency and quality
     axes: Mapping[str, float] = field(default_factory=dict)
 

@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
     )
     add_columns_option(p)
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=int, default=0, help="random seed of the first edit (default: 0)")
     p.set_defaults(run=run, parser=p, words="instruction")
 
 
@@ -73,15 +73,20 @@ def add_editor_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
     )
-    p.add_argument("--steps", type=int)
-    p.add_argument("--guidance-scale", type=float)
-    p.add_argument("--image-guidance-scale", type=float)
+    p.add_argument("--steps", type=int, help="denoising steps (default: the editor's own)")
+    p.add_argument("--guidance-scale", type=float, help="weight of the instruction (default: the editor's)")
+    p.add_argument("--image-guidance-scale", type=float, help="weight of the source (default: the editor's)")
     p.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
+        help="number type of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
     )
-    p.add_argument("--attention", choices=("auto", "xformers", "sdpa", "eager"), default="auto")
+    p.add_argument(
+        "--attention",
+        choices=("auto", "xformers", "sdpa", "eager"),
+        default="auto",
+        help="implementation of attention (default: the faster of xformers and sdpa, by a short test)",
+    )
     p.add_argument(
         "--compile",
         action="store_true",

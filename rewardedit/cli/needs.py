@@ -61,7 +61,7 @@ class Reference:
 
     kind: Literal["model", "data", "package"]
     name: str
-    on_hub: bool = True  # whether the name may be one on the hub
+    on_hub: bool = True  # true if the name may be one on the hub
 
 
 def missing_requirements(
@@ -94,7 +94,7 @@ def source_of(module: Any, config: Any) -> str:
     """Source code of a recipe's trainer, or of those of all its phases."""
     trainings = getattr(config, "trainings", dict)().values()
     modules = [module, *(importlib.import_module(type(phase.settings).__module__) for phase in trainings)]
-    return "\n".join(inspect.getsource(each) for each in dict.fromkeys(modules))
+    return "\n".join(map(inspect.getsource, dict.fromkeys(modules)))
 
 
 def references(config: Any) -> Iterator[Reference]:

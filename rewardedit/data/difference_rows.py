@@ -32,7 +32,7 @@ class DifferenceRow:
     differences: tuple[Difference, ...]
     instruction: str | None = None
     coherent: bool | None = None  # verdict on the only difference; None: not judged
-    reason: str = ""  # of the verdict, in a sentence
+    reason: str = ""  # reason of the verdict, in a sentence
 
     def __post_init__(self) -> None:
         if self.coherent is not None and (len(self.differences) != 1 or not self.instruction):

@@ -157,7 +157,7 @@ class Packed:
 class RowBatch:
     """Some rows of a data set, in order: those that can be read as pixels, and why the others cannot."""
 
-    numbers: list[int]  # of the rows of `pixels`, in the data set
+    numbers: list[int]  # indices of the rows of `pixels`, in the data set
     ids: list[str]
     pixels: PixelBatch | None  # None if no row can be read
     unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch

@@ -121,9 +121,9 @@ def choose_settings(
         return grid[0], {}
 
     def rate(number: int, path: Path) -> None:
-        parts = [
-            edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(len(val), evaluate)
-        ]
+        parts = []
+        for part in slices(len(val), evaluate):
+            parts.append(edit_part(load(), val, part, BEST, grid[number], evaluate))
         values = judge.values(val, torch.cat(parts))
         valid = values[values.isfinite()]
         write_json(path, float(valid.mean()) if len(valid) else None)

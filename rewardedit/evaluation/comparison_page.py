@@ -170,10 +170,9 @@ def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     for sign in of.signs["base"]:
         plain = sign_name(sign)
         digits = _digits((by_sign[sign]["base"] for by_sign in by_variant.values()), 3)
-        rows = [
-            _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, digits)
-            for name, by_sign in by_variant.items()
-        ]
+        rows = []
+        for name, by_sign in by_variant.items():
+            rows.append(_interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, digits))
         panels.append(Intervals(plain.name, plain.says, rows))
     return panels
 

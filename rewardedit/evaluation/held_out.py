@@ -28,7 +28,7 @@ class HeldOut:
     id: list[str]
     source_id: list[str]  # the source image of each row; intervals draw whole source images
     edit_type: list[str] | None  # None unless all rows say it
-    truth: Samples | None = None  # of a world, by which edits are rated exactly
+    truth: Samples | None = None  # scenes of a world, by which edits are rated exactly
 
     def __len__(self) -> int:
         return len(self.id)

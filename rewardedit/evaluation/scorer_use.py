@@ -17,7 +17,7 @@ class ScorerUse:
     """A scorer by name."""
 
     name: str
-    made_of: dict[str, Any]  # what scores depend on: settings, packaged models, fingerprint, files
+    made_of: dict[str, Any]  # everything that scores depend on: settings, packaged models, fingerprint, files
     load: Callable[[], Scorer]  # on the default device; loaded once
 
     def by_name(self) -> dict[str, Scorer]:

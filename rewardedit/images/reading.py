@@ -94,7 +94,7 @@ def to_bytes(pixels: Tensor) -> Tensor:
 def stack(pixels: Sequence[Tensor]) -> Tensor:
     """Pixels of images of one size as a batch: bytes, or floating-point if those of one image are."""
     if len({image.dtype for image in pixels}) > 1:
-        pixels = [to_float(image) for image in pixels]
+        pixels = list(map(to_float, pixels))
     return torch.stack(list(pixels))
 
 

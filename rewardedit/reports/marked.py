@@ -40,7 +40,7 @@ class Explanation:
     instruction: str
     panels: Sequence[tuple[str, Image.Image]]  # images with their titles
     lines: Sequence[str]  # the verdict, and what it rests on
-    details: Sequence[str]  # what the table holds, as lines below the image
+    details: Sequence[str]  # the table's content as lines below the image
     table: Mapping[str, Mapping[str, float | str | None]]  # rows of the page's table, by name
     record: Mapping[str, Any]  # all of it for programs
 

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Report:
         """Adds a table with one row per name and one column per key; cells of None are empty. A folded one
         opens on a click.
         """
-        columns = list(dict.fromkeys(key for values in rows.values() for key in values))
+        columns = list(dict.fromkeys(chain.from_iterable(rows.values())))
         self._add("folded" if folded else "table", title, columns=columns, rows=rows)
 
     def panels(self, title: str, panels: Sequence[Intervals | Drawing | None]) -> None:

@@ -63,7 +63,7 @@ class ModelOptions:
     compat: str = "paper"  # one of `COMPATS`
     quantize: str | None = None  # None: "4bit" with compat="code", else "none"
     dtype: torch.dtype | str = torch.float32  # with compat="code" float16 unless "none" is quantised
-    longest_edge: int | None = None  # of an image, of processors that have such a setting
+    longest_edge: int | None = None  # longest edge of an image, for processors with such a setting
 
     def __post_init__(self) -> None:
         if self.compat not in COMPATS:

@@ -45,7 +45,7 @@ class ParsedAnswer:
 
     text: str  # the answer in plain form, as `normalised` makes it
     differences: tuple[Difference, ...]
-    starts: tuple[int, ...]  # where the command of each difference begins in `text`
+    starts: tuple[int, ...]  # index in `text` of the command of each difference
     items: int  # texts in the list, readable or not; one with several commands counts as so many
     says_no_change: bool = False
 
@@ -62,7 +62,7 @@ class Judgement:
     coherent: bool | None  # None if the answer is neither yes nor no, or both
     reason: str
     text: str  # the answer in plain form
-    start: int  # where the word of the decision begins in `text`; its end if there is none
+    start: int  # index in `text` of the decision; its end if there is none
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class DiceFormat:
     # One of `PROMPTS`. "code" is the layout of the published checkpoints, in our words: the judge's task is
     # a system prompt, its text comes before the images, and its chat does not open the assistant's turn.
     prompts: str = "full"
-    decimals: int = 3  # of the coordinates
+    decimals: int = 3  # decimals of the coordinates
     rationale: bool = True  # the judgement gives its reason before the decision
     base: str | None = None  # model that the folder's adapter was trained on; None: the folder is a model
 

@@ -36,7 +36,7 @@ class Verdict:
     """The judgement of one difference."""
 
     coherent: bool | None  # the instruction asks for it; None if that is unknown
-    probability: float  # of yes, in [0, 1]; NaN if unknown
+    probability: float  # probability of yes, in [0, 1]; NaN if unknown
     reason: str  # why, in the model's words; if `coherent` is None, why there is no judgement
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -152,8 +153,8 @@ def scorer_fingerprints(
         load: returns the scorers by the same names; it is called only if one of their classes has a
             fingerprint.
     """
-    classes = [find_scorer(name) for spec in specs.values() for name, _ in all_terms(spec)]
-    if all(found.fingerprint is Scorer.fingerprint for found in classes):
+    terms = chain.from_iterable(map(all_terms, specs.values()))
+    if all(find_scorer(name).fingerprint is Scorer.fingerprint for name, _ in terms):
         return {}
     found = {name: scorer.fingerprint for name, scorer in load().items()}
     return {name: told for name, told in found.items() if told}

@@ -126,7 +126,7 @@ def similar_pairs(
 
     made_of = {"encoder": choice.encoder, **_images_of(config, images)}
     paths = stage(folder / "features", made_of, encode, len(shards), "part-{:05d}.safetensors")
-    parts = [load_file(path) for path in paths]
+    parts = list(map(load_file, paths))
     features = torch.cat([part["features"] for part in parts])
     read = torch.cat([part["read"] for part in parts]).bool()
     faults = {int(row): "its image cannot be read" for row in (~read).nonzero().flatten()}

@@ -36,7 +36,7 @@ class TaskRows:
     """The rows of a task, and the conversations that are made of each."""
 
     rows: Sequence[Any]
-    examples: Callable[[Any], list[Example]]  # of a row; as many for each
+    examples: Callable[[Any], list[Example]]  # makes the examples of a row; as many for each
     each: int = 1  # examples of a row
     is_shuffled: bool = False  # the rows come in random order already, as those of a generated world
     opens_answer: bool = True  # the prompt opens the model's turn

@@ -155,7 +155,7 @@ class UnetCalls:
     """Mean number of one kind of UNet calls in an update, on one process."""
 
     number: float
-    rows: int  # of each call
+    rows: int  # rows of each call
     gradient: bool
 
     @property

@@ -58,7 +58,7 @@ class Inputs:
 
     edited: Float[Tensor, "b c h w"]  # scaled latents
     source: Float[Tensor, "b c _ _"]  # as the denoiser is conditioned on them
-    texts: dict[str, Tensor]  # of the prompts, by the names of `EditFamily.encode_texts`
+    texts: dict[str, Tensor]  # encoded prompts, by the names of `EditFamily.encode_texts`
     label: Int[Tensor, " b"]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":

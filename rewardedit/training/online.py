@@ -204,7 +204,7 @@ class Watching:
 
     reward: Scorer  # the weighted sum of all rewards
     held_out: Scorer
-    names: tuple[str, str]  # of the two
+    names: tuple[str, str]  # names of the two
     fixed: tuple[EditBatch, Samples | None]  # the monitor's prompts
 
     @property

@@ -135,7 +135,9 @@ def cache_regions(cache: PairCache, masks: NoiseMasks, folder: Path, made_of: di
             batch = found.batch
             assert batch.target is not None
             edits = torch.stack([batch.edited, batch.target], 1).flatten(0, 1)
-            texts = [text for text in batch.instruction for _ in range(2)]
+            texts = []
+            for text in batch.instruction:
+                texts += [text, text]
             both = EditBatch(batch.source.repeat_interleave(2, 0), texts, edits)
             numbers = torch.tensor(found.numbers)
             regions[numbers.numpy() - first] = masks.of_groups(numbers, both, cache.shape).byte().numpy()

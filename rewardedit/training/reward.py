@@ -96,9 +96,11 @@ class RewardConfig:
         preset = PRESETS[self.preset]
         if (self.loss or preset["loss"]) == "linear" and self.hinge not in (None, preset["hinge"]):
             raise ValueError("hinge: has no effect with loss: linear; leave it out, or take loss: hinge")
+
         for name, value in preset.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+
         assert self.num_inference_steps is not None
         assert self.stop_before_end is not None
         if (
@@ -110,10 +112,12 @@ class RewardConfig:
             raise ValueError(
                 f"num_inference_steps, stop_before_end: expected at least one step to be taken; got {given}"
             )
+
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}: expected at least {least}; got {value}")
+
         if self.weight and self.grad_steps == 0:
             raise ValueError(
                 "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"

@@ -23,6 +23,9 @@ from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
 
+# learning rate of the reward embedding and, with text_encoder_lr, of the label words' token embeddings
+EMBEDDING_LR = 1e-2
+
 
 @dataclass(frozen=True)
 class TrainConfig(LoopConfig):
@@ -50,8 +53,6 @@ class TrainConfig(LoopConfig):
     # bits of the frozen denoiser and large text encoder under the LoRA, for editors by flow matching
     # (bitsandbytes); None: off
     quantize: Bits | None = None
-    # learning rate of the reward embedding; with text_encoder_lr, of the label words' token embeddings
-    embedding_lr: float = 1e-2
     # learning rate of the text encoder; None: it is frozen, and prompts are encoded once
     text_encoder_lr: float | None = None
     null_text_target: Literal["edited", "source"] = "edited"  # training target of rows without text
@@ -198,9 +199,17 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
     words = None
     if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
         words = _word_embeddings(pipe, labels.prompt)
-    modules = [m for m in (denoiser, embedding, text_encoder) if m is not None]
-    trained = [p for m in modules for p in m.parameters() if p.requires_grad]
+    trained = _trained_parameters(denoiser, embedding, text_encoder)
     return TrainedModules(denoiser, embedding, text_encoder, words, trained)
+
+
+def _trained_parameters(*modules: nn.Module | None) -> list[nn.Parameter]:
+    """The parameters with a gradient, of those modules that are there."""
+    trained = []
+    for module in modules:
+        if module is not None:
+            trained += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return trained
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
@@ -278,13 +287,13 @@ def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.O
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append(
-            {"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0}
+            {"params": list(models.embedding.parameters()), "lr": EMBEDDING_LR, "weight_decay": 0.0}
         )
     if models.text_encoder is not None:
         others = [p for p in models.text_encoder.parameters() if p is not models.words]
         groups.append({"params": others, "lr": config.text_encoder_lr})
     if models.words is not None:
-        groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
+        groups.append({"params": [models.words], "lr": EMBEDDING_LR, "weight_decay": 0.0})
     if config.optimizer == "adamw":
         fused = all(p.device.type != "cpu" for p in models.trained) or None
         return AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)

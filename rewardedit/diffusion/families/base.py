@@ -26,12 +26,12 @@ class Conditioning:
     or one for each where the text encoder sees the source.
     """
 
-    embeds: Float[Tensor, "b n d"]  # of the prompts
+    embeds: Float[Tensor, "b n d"]  # embeddings of the prompts
     source: Float[Tensor, "b c _ _"]  # latents of the sources, as the family's `encode_sources` gives them
-    null_embeds: Float[Tensor, "_ n2 d"] | None = None  # of the empty prompt
+    null_embeds: Float[Tensor, "_ n2 d"] | None = None  # embeddings of the empty prompt
     # at the latents' size: 1 where the text guidance applies (BPM Eq. 4)
     mask: Float[Tensor, "b 1 _ _"] | None = None
-    pooled: Float[Tensor, "b e"] | None = None  # of the prompts, by a second text encoder
+    pooled: Float[Tensor, "b e"] | None = None  # pooled embeddings of the prompts, by a second text encoder
     null_pooled: Float[Tensor, "_ e"] | None = None
     lengths: Int[Tensor, " b"] | None = None  # tokens of each prompt; None: all n
     null_lengths: Int[Tensor, " _"] | None = None

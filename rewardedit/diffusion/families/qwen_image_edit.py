@@ -82,7 +82,7 @@ class QwenImageEdit(FlowEditor):
         for image, prompt in zip(source, prompts, strict=True):
             seen = seen_by_text_encoder(pipe, to_pil(image))
             embeds.append(pipe.encode_prompt([prompt], image=seen, device=pipe.device)[0][0])
-        lengths = torch.tensor([len(rows) for rows in embeds], device=embeds[0].device)
+        lengths = torch.tensor(list(map(len, embeds)), device=embeds[0].device)
         padded = torch.nn.utils.rnn.pad_sequence(embeds, batch_first=True)
         return {"embeds": padded, "lengths": lengths}
 

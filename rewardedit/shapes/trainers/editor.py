@@ -111,6 +111,7 @@ def make_pipeline(config: Config) -> Any:
     except OSError as error:
         names = config.init_from or f"{config.vae}, {config.text_encoder}"
         raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error
+
     scheduler = LCMScheduler(
         beta_schedule="linear",
         beta_start=1e-4,
@@ -123,6 +124,7 @@ def make_pipeline(config: Config) -> Any:
         original_inference_steps=1000,  # allows any number of steps up to that of training
         timestep_scaling=1e9,  # the prediction is used unscaled at every step
     )
+
     return stock(
         vae=vae,
         text_encoder=text_encoder,
