@@ -29,7 +29,7 @@ class MarkedDifference:
 
     difference: Difference
     coherent: bool | None = None
-    reason: str = ""  # of the verdict, in a sentence
+    reason: str = ""  # reason of the verdict, in a sentence
 
 
 class DiceD(Sequence):

@@ -1,16 +1,14 @@
-"""Loading, running and saving editors: stock diffusers pipelines, with the additions of a reward-conditioned
-one.
-"""
+"""Loading and running editors: stock diffusers pipelines, with the additions of a reward-conditioned one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from rewardedit import config as configs
@@ -36,7 +34,6 @@ from rewardedit.diffusion.families import (
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.quantized import quantize_pipeline
 from rewardedit.diffusion.replaying import Replay, replay_calls
-from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
@@ -44,7 +41,6 @@ from rewardedit.models import pretrained, resolve_model
 from rewardedit.models.four_bit import Bits
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
-from rewardedit.untrusted import read_settings_file
 
 OPTIONS = ("lora", "device", "dtype", "compile", "graphs", "quantize")  # how a pipeline is loaded
 
@@ -355,51 +351,3 @@ def _load_pipeline(name: str, dtype: torch.dtype | None, bits: Any, device: str 
     if bits is not None:
         quantize_pipeline(family, pipe, device)
     return pipe
-
-
-def save_settings(folder: Path, settings: SamplingConfig, more: dict[str, Any] | None = None) -> None:
-    """Writes the sampling settings next to a saved editor; other entries of that file are kept."""
-    path = folder / SETTINGS
-    known = read_settings_file(path) if path.is_file() else {}
-    write_json(path, {**known, **asdict(settings), **(more or {})})
-
-
-def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
-    """Writes a pipeline that stock diffusers loads, with the reward prompt and sampling settings next to it.
-
-    The folder is written aside and renamed, replacing an earlier one: it is there whole or not at all.
-    With `base`, only the UNet's LoRA weights are written, and the name of the pipeline that they belong to.
-
-    Raises:
-        ValueError: for a whole pipeline in 4 bits.
-    """
-    if base is None and editor.quantize is not None:
-        raise ValueError("quantize: a pipeline in 4 bits is not saved whole; load it with quantize=None")
-    with replaced(folder) as aside:
-        aside.mkdir()
-        _write_editor(editor, aside, base)
-
-
-def _load_in_full_precision(folder: Path) -> None:
-    """Sets the saved components to load in float32: stock diffusers does so by default, but transformers
-    follows a model's file, and both are to do the same, even if the weights were saved in float16.
-    """
-    for path in folder.glob("*/config.json"):
-        config = read_settings_file(path)
-        if config.get("dtype", "float32") != "float32":
-            write_json(path, {**config, "dtype": "float32"})
-
-
-def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
-    bits = {} if editor.quantize is None else {"quantize": editor.quantize}
-    save_settings(folder, editor.settings, {} if base is None else {"base": base, **bits})
-    if base is None:
-        editor.pipe.save_pretrained(folder)
-        _load_in_full_precision(folder)
-    else:
-        editor.family.save_lora(editor.family.denoiser(editor.pipe), folder)
-    if editor.prompt is not None:
-        editor.prompt.save(folder)
-    if editor.embedding is not None:
-        weights = editor.embedding.state_dict()
-        save_file({name: value.contiguous().cpu() for name, value in weights.items()}, folder / EMBEDDING)

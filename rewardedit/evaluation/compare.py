@@ -14,7 +14,8 @@ from rewardedit import devices
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.data import DataConfig
 from rewardedit.data.worlds import Rating
-from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_settings
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
+from rewardedit.diffusion.saving import save_settings
 from rewardedit.evaluation import comparison_metrics as metrics_of
 from rewardedit.evaluation.comparison_page import Compared, write_page
 from rewardedit.evaluation.comparison_report import table

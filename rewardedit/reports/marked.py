@@ -36,7 +36,7 @@ class Explanation:
     """An explanation of one edit's score."""
 
     scorer: str  # its name for people
-    scores: Scores  # of the edit
+    scores: Scores  # the scores of the edit
     instruction: str
     panels: Sequence[tuple[str, Image.Image]]  # images with their titles
     lines: Sequence[str]  # the verdict, and what it rests on

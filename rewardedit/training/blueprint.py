@@ -24,7 +24,7 @@ class Blueprint:
     vae: Any
     text_encoders: Sequence[nn.Module]
     size: int
-    takes_source: bool  # whether the UNet had channels for a source image before any were added
+    takes_source: bool  # true if the UNet had channels for a source image before any were added
 
     @classmethod
     def make(

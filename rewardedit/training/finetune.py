@@ -18,9 +18,10 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.compiling import compile_blocks
-from rewardedit.diffusion.editors import Editor, save_editor
+from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.processes import print_on_main, processes
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator

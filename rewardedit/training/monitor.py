@@ -22,7 +22,8 @@ from rewardedit.data import (
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.worlds import WORLDS, Samples, WorldConfig, world
-from rewardedit.diffusion.editors import Editor, save_editor
+from rewardedit.diffusion.editors import Editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json

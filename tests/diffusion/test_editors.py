@@ -9,7 +9,8 @@ from diffusers import DiffusionPipeline
 from peft import LoraConfig
 
 from rewardedit import RewardPrompt, SamplingConfig, best_of_n, load_editor, load_scorer, two_round_edit
-from rewardedit.diffusion.editors import Editor, as_editor, save_editor
+from rewardedit.diffusion.editors import Editor, as_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image, save_text_to_image
 from rewardedit.images import load_image, to_pil
 from rewardedit.models import resolve_model

@@ -13,7 +13,8 @@ import torch
 from rewardedit import load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation import comparison_wall
 from rewardedit.evaluation.compare import compare, heat_of
 from rewardedit.evaluation.comparison_metrics import VERSUS

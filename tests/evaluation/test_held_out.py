@@ -9,7 +9,7 @@ from PIL import Image
 from rewardedit import load_editor, load_scorer
 from rewardedit.cli import load_recipe, main
 from rewardedit.data import DataConfig, open_rows, source_ids
-from rewardedit.diffusion.editors import save_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.compare import compare, judge_of
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.evaluation.held_out import comparison_data, held_out, require_comparison, split_by_source

@@ -16,8 +16,9 @@ from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, save_editor
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.files import read_log, remove
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardScale

@@ -13,7 +13,7 @@ from torch import nn
 from rewardedit import load_editor
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editor_files import LORA
-from rewardedit.diffusion.editors import save_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.models import four_bit
 from rewardedit.models.four_bit import four_bit_bytes, linear_layers, quantize, saved_bytes
 from rewardedit.trainers.reward_conditioned import finetune

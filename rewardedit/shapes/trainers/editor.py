@@ -39,9 +39,10 @@ from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from rewardedit import devices
-from rewardedit.diffusion.editors import Editor, SamplingConfig, save_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.files import write_json
 from rewardedit.models import pretrained, resolve_model
 from rewardedit.shapes import DEFAULT_MIX, Shapes, corrupt_targets

@@ -26,9 +26,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rewardedit import devices
-from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.families.flow import pack, unpack
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
