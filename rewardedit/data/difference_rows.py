@@ -11,7 +11,7 @@ from rewardedit.data.datasets import DataConfig, selected_rows
 from rewardedit.data.dice_d import DiceD
 from rewardedit.data.sources import hold_out, source_ids
 from rewardedit.data.worlds import WORLDS, world
-from rewardedit.images import to_pixels
+from rewardedit.images import view_pixels
 from rewardedit.regions.differences import Difference
 
 UNUSED = ("edit_types", "stream", "resize")  # settings of data that have no effect on differences
@@ -116,7 +116,7 @@ def readable_rows(rows: Sequence[DifferenceRow]) -> tuple[list[int], dict[int, s
         try:
             row = rows[index]
             for image in (row.source, row.edited):
-                to_pixels(image, 3)
+                view_pixels(image, 3)
         except ValueError as error:
             reasons[index] = str(error)
     return [index for index in range(len(rows)) if index not in reasons], reasons
