@@ -244,7 +244,8 @@ def load_editor(
         graphs: on a GPU, record the denoiser's calls as CUDA graphs, once for each shape, and replay them.
             Weights that moved, as by `enable_model_cpu_offload`, other adapters, their scales, and other
             attention processors are noticed, and calls recorded anew. Other changes inside the denoiser, as
-            by FreeU or hooks of its layers, have no effect until `editor.replay.release()`.
+            by FreeU, an IP-Adapter's scale or hooks of its layers, have no effect until
+            `editor.replay.release()`.
 
     Raises:
         ValueError: if there is no editor's pipeline of that name, or no LoRA that fits it.

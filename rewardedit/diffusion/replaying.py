@@ -182,15 +182,15 @@ def module_state(module: nn.Module) -> list[Any]:
     Read at each call, so that a loop over dictionaries takes the place of torch's own walks.
     """
     state: list[Any] = []
-    todo = [module]
+    todo: list[nn.Module | None] = [module]
     while todo:
-        attributes = vars(todo.pop())
+        one = todo.pop()
+        if one is None:  # a child that was taken out
+            continue
+        attributes = vars(one)
         if attributes["_modules"]:
             todo += attributes["_modules"].values()
-        for tensor in attributes["_parameters"].values():
-            if tensor is not None:
-                state.append(tensor.data_ptr())
-        for tensor in attributes["_buffers"].values():
+        for tensor in (*attributes["_parameters"].values(), *attributes["_buffers"].values()):
             if tensor is not None:
                 state.append(tensor.data_ptr())
         state.append(attributes["training"])

@@ -119,18 +119,14 @@ SMALL, LARGE, WIDE = (torch.ones(side) for side in ((1,), (8,), (2, 2)))
 
 
 class Line(torch.nn.Module):
-    """A denoiser of one weight, which runs out of memory above a number of rows."""
+    """A denoiser of one weight, from which a child was taken out."""
 
     def __init__(self):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(()))
-        self.most = 8
-        self.calls = 0
+        self.register_module("adapter", None)
 
     def forward(self, rows):
-        self.calls += 1
-        if len(rows) > self.most:
-            raise torch.OutOfMemoryError
         return [rows * self.weight]
 
 
