@@ -4,7 +4,13 @@ import argparse
 import dataclasses
 from typing import Any
 
-from rewardedit.cli.edit import add_editor_options, load_edit_model, require_used, sampling_options
+from rewardedit.cli.edit import (
+    add_editor_options,
+    load_edit_model,
+    print_speedups,
+    require_used,
+    sampling_options,
+)
 from rewardedit.cli.score import EXAMPLES, JUDGE, chosen_scorers
 from rewardedit.cli.score_input import add_world_option
 from rewardedit.models import EDITOR
@@ -76,6 +82,8 @@ def run(args: argparse.Namespace) -> None:
     editor.settings = dataclasses.replace(editor.settings, **sampling_options(args))
     workbench = Workbench(args.model, editor, scorers, device, config)
     run_app(workbench, args.world)
+
+    print_speedups(editor)
 
 
 def _config(args: argparse.Namespace) -> Any:

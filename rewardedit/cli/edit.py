@@ -143,6 +143,13 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
         raise ValueError(f"--image-guidance-scale has no effect on {args.model}; leave it out")
 
 
+def print_speedups(editor: Any) -> None:
+    """Prints what became of `--compile` and `--graphs`, once the editor has run."""
+    for record in (editor.compilation, editor.replay):
+        if record is not None:
+            print(record, flush=True)
+
+
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
@@ -194,10 +201,7 @@ def run(args: argparse.Namespace) -> None:
     )
     failed = run_edits(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 
-    if editor.compilation is not None:
-        print(editor.compilation)
-    if editor.replay is not None:
-        print(editor.replay)
+    print_speedups(editor)
     if len(failed) < len(jobs):
         print(f"edited images are in {args.out}; gallery: {Path(args.out) / 'gallery.html'}")
     if failed:

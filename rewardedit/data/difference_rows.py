@@ -12,7 +12,7 @@ from rewardedit.data.datasets import DataConfig, selected_rows
 from rewardedit.data.dice_d import DiceD
 from rewardedit.data.sources import hold_out, source_ids
 from rewardedit.data.worlds import WORLDS, world
-from rewardedit.images import to_pixels
+from rewardedit.images import view_pixels
 from rewardedit.language.vlm import without
 from rewardedit.regions.differences import Difference
 from rewardedit.scorers.dice_text import plain_subject
@@ -171,7 +171,7 @@ def readable_rows(
             for difference in row.differences:
                 plain_difference(difference, reserved)
             for image in (row.source, row.edited):
-                to_pixels(image, 3)
+                view_pixels(image, 3)
         except ValueError as error:
             reasons[index] = str(error)
     return [index for index in range(len(rows)) if index not in reasons], reasons

@@ -21,7 +21,7 @@ from rewardedit.batch import (
 )
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import POLICIES, fit, resize, stack, to_pixels
+from rewardedit.images import POLICIES, fit, resize, stack, view_pixels
 from rewardedit.images.values import require_text
 from rewardedit.processes import notice
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
@@ -86,7 +86,7 @@ class PreparedRows(Dataset):
         for name in self.images:
             image = getattr(sample, name)
             if image is not None:
-                pixels[name] = to_pixels(image, channels=1 if name == "mask" else 3)[None]
+                pixels[name] = view_pixels(image, channels=1 if name == "mask" else 3)[None]
 
         h, w = pixels["source"].shape[-2:]
         h2, w2 = pixels["edited"].shape[-2:]

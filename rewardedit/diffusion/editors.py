@@ -244,6 +244,10 @@ def load_editor(
         compile: compile the repeated blocks of the denoiser at their first call; the result differs by
             rounding.
         graphs: on a GPU, record the denoiser's calls as CUDA graphs, once for each shape, and replay them.
+            Weights that moved, as by `enable_model_cpu_offload`, other adapters, their scales, and other
+            attention processors are noticed, and calls recorded anew. Other changes inside the denoiser, as
+            by FreeU, an IP-Adapter's scale or hooks of its layers, have no effect until
+            `editor.replay.release()`.
         quantize: "4bit" stores the linear layers of an editor by flow matching in 4 bits (NF4); "auto": as
             they were when its LoRA was trained.
 

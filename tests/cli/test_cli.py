@@ -377,12 +377,15 @@ def test_edit_applies_instructions_one_after_another(photo, tiny_editor, tmp_pat
         "2",
         "--out",
         str(out),
+        "--graphs",
     ]
     assert main(words) == 0
     assert Image.open(out / "cat-1.png").size == Image.open(out / "cat-2.png").size == (70, 50)
     record = json.loads((out / "cat.json").read_text())
     assert [turn["instruction"] for turn in record["turns"]] == ["make it red", "make it blue"]
-    assert "attention: sdpa" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "attention: sdpa" in printed
+    assert "graphs: not recorded (no GPU)" in printed
 
 
 def test_edit_asks_a_reward_conditioned_editor_for_its_best(photo, tiny_editor, tmp_path):
