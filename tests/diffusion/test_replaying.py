@@ -111,7 +111,7 @@ def test_an_editor_is_loaded_with_graphs_where_asked(tmp_path):
     editor = load_editor(tmp_path, device="cpu", graphs=True)
     assert editor.pipe.unet.forward is editor.replay
     assert load_editor(tmp_path, device="cpu").replay is None
-    with pytest.raises(ValueError, match="graphs do not apply to a loaded pipeline"):
+    with pytest.raises(ValueError, match="graphs, quantize do not apply to a loaded pipeline"):
         load_editor(editor.pipe, graphs=True)
 
 
