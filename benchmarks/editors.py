@@ -25,7 +25,7 @@ from transformers import (
 from rewardedit.diffusion.families.flux2_klein import Flux2Klein
 from rewardedit.diffusion.families.kontext import FluxKontext
 from rewardedit.diffusion.families.qwen_image_edit import QwenImageEdit
-from rewardedit.training.memory import Blueprint
+from rewardedit.training.blueprint import Blueprint
 
 FLUX_VAE: dict[str, Any] = {
     "block_out_channels": (128, 256, 512, 512),
@@ -116,6 +116,7 @@ def qwen_image_edit(size: int) -> Blueprint:
 EDITORS = {
     "kontext-refl": kontext,
     "klein-refl": klein,
+    "klein-refl-24gb": klein,
     "qwen-image-edit-refl": qwen_image_edit,
     "klein-nft": klein,
     "qwen-image-edit-nft": qwen_image_edit,

@@ -53,6 +53,7 @@ from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, dpo, vifi_clip, vlm_sft
 from rewardedit.training import memory
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.meta import GIB, table
 from rewardedit.training.online import OnlineRecipe
 from rewardedit.training.preference_plan import memory_of_stages
@@ -311,7 +312,7 @@ def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFas
     return whole
 
 
-def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[str, int]:
+def stages(recipe: str, editor: Blueprint, processes: int = 1) -> dict[str, int]:
     """Most bytes that each stage of a recipe needs."""
     _, config = load_recipe(recipe, [])
     if recipe.startswith("dice-"):
@@ -337,13 +338,13 @@ def stages(recipe: str, editor: memory.Blueprint, processes: int = 1) -> dict[st
     return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
 
-def make_editor() -> memory.Blueprint:
+def make_editor() -> Blueprint:
     """Stable Diffusion 1.5's editor for images of 256 pixels a side, the size of all recipes."""
     with torch.device("meta"):
         unet = UNet2DConditionModel.from_config(UNET)
         vae = AutoencoderKL.from_config(VAE)
         text_encoder = CLIPTextModel(CLIPTextConfig(vocab_size=49408, **WIDE))
-    return memory.Blueprint.make(InstructPix2Pix(), unet, vae, [text_encoder], 256)
+    return Blueprint.make(InstructPix2Pix(), unet, vae, [text_encoder], 256)
 
 
 def line(found: dict[str, int]) -> str:

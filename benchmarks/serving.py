@@ -24,7 +24,7 @@ from rewardedit import devices
 from rewardedit.batch import EditSample, collate_pixels
 from rewardedit.batch.collating import PixelSample
 from rewardedit.cli import quiet
-from rewardedit.images import to_pixels
+from rewardedit.images import view_pixels
 from rewardedit.scorers import load_scorer
 from rewardedit.scoring import score_batch
 
@@ -62,7 +62,7 @@ def direct_rate(spec: Any, size: int, batch: int, rounds: int) -> float:
     for seed in range(batch):
         source, edited = images(seed, size)
         sample = EditSample(str(seed), source, f"make it {seed}", edited)
-        pixels = {"source": to_pixels(source, 3), "edited": to_pixels(edited, 3)}
+        pixels = {"source": view_pixels(source, 3), "edited": view_pixels(edited, 3)}
         samples.append(PixelSample(**(vars(sample) | pixels)))
     score_batch(collate_pixels(samples), scorer)
     began = time.perf_counter()

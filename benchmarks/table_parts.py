@@ -28,6 +28,7 @@ WITH = {
         "train shapes-refl",
         "train shapes/refl",
     ),  # the recipe's own reward
+    "shapes/dice": ("/dice.py",),
     "shapes/vifi-clip": (
         *BOTH,
         "scorer=vifi_clip",
@@ -40,6 +41,7 @@ WITH = {
 EARLIER = {
     "shapes/editor": "editor",
     "shapes/adiee": "ADIEE scorer",
+    "shapes/dice": "DICE",
     "shapes/vifi-clip": "ViFi-CLIP",
 }
 Result = dict[str, Any]

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
+from weakref import WeakSet
 
 import torch
 
@@ -22,6 +23,17 @@ class Sliceable(Protocol):
 
 
 Rows = TypeVar("Rows", bound=Sliceable)
+
+
+class Releasable(Protocol):
+    """Holds memory only to be faster, as recorded calls do."""
+
+    def release(self) -> bool:
+        """Gives the memory back; True if there was any."""
+        ...
+
+
+HELD: WeakSet[Releasable] = WeakSet()  # is released where memory runs out
 
 
 @dataclass
@@ -43,21 +55,28 @@ def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Ite
     """Yields what `make` makes of consecutive slices of `rows`, of at most `size.rows` rows each.
 
     If memory runs out, the slice is halved and tried again; finished slices are kept. Only then is garbage
-    collected and the device's cache emptied. An error is raised if it is another, or with a single row.
+    collected and the device's cache emptied. Memory in `HELD` is given back first, and the whole slice tried
+    again. An error is raised if it is another, or with a single row.
 
     Args:
         make: is called again with fewer rows of a slice that did not fit, so it draws random numbers from
             generators of its rows that it makes itself.
     """
     start = 0
+    released_at = -1  # the slice for which memory was given back
     while start < len(rows):
         part = rows[start : start + size.rows]
         try:
             made = make(part)
         except (RuntimeError, MemoryError) as error:
-            if len(part) == 1 or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
-            size.halve(len(part))
+            if released_at < start and release_held():
+                released_at = start
+            elif len(part) == 1:
+                raise
+            else:
+                size.halve(len(part))
         else:
             yield made
             del made
@@ -65,6 +84,12 @@ def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Ite
             continue
         # The error is gone here, and with it the tensors in the frames of its traceback.
         free_memory()
+
+
+def release_held() -> bool:
+    """Gives back all memory in `HELD`; True if there was any."""
+    released = [held.release() for held in list(HELD)]
+    return any(released)
 
 
 def free_memory() -> None:

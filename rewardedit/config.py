@@ -329,7 +329,7 @@ def to_dict(config: Any) -> Any:
     if dataclasses.is_dataclass(config):
         return {f.name: to_dict(getattr(config, f.name)) for f in dataclasses.fields(config)}
     if isinstance(config, tuple | list):
-        return [to_dict(v) for v in config]
+        return list(map(to_dict, config))
     if isinstance(config, dict):
         return {k: to_dict(v) for k, v in config.items()}
     return config

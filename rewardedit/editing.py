@@ -88,7 +88,7 @@ def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
     if mask == "auto":
         return Masks(find=lambda source, edited, instruction: change_mask(source, edited))
     if mask == "bpm" or isinstance(mask, dict):
-        scorer = load_scorer(mask).to(device)
+        scorer = load_scorer(mask, device=device)
         if not isinstance(scorer, Bpm):
             raise ValueError(f"mask: expected auto, bpm with its options, or a mask file; got {mask}")
         # Edits come back in main memory, wherever the models are.
@@ -185,9 +185,11 @@ def require_same_requests(jobs: list[EditJob], config: EditRunConfig, folder: Pa
 
 def _images_of(record: dict[str, Any]) -> list[str]:
     """The files that the turns of a record name."""
-    turns = record.get("turns", [])
-    images = [turn[key] for turn in turns for key in ("source", "image", "mask") if key in turn]
-    return [*images, *(one["image"] for turn in turns for one in turn.get("candidates", []))]
+    images = []
+    for turn in record.get("turns", []):
+        images += [turn[key] for key in ("source", "image", "mask") if key in turn]
+        images += [candidate["image"] for candidate in turn.get("candidates", [])]
+    return images
 
 
 def stamps_of(config: EditRunConfig) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def _made_of(
 
 
 def _load(scorer: ScorerSpec, name: str) -> dict[str, Scorer]:
-    return {name: load_scorer(scorer)}
+    return {name: load_scorer(scorer, device="cpu")}
 
 
 def _on_device(loaded: Callable[[], dict[str, Scorer]]) -> dict[str, Scorer]:

@@ -301,18 +301,6 @@ def as_record(row: Mapping[str, Any]) -> Record:
     return {name: value for name, value in row.items() if name not in MAPS} | maps
 
 
-def read_shards(folder: Path) -> list[Record]:
-    """All records of a folder of labelled shards, in order.
-
-    Raises:
-        ValueError: if the folder holds no shards.
-    """
-    paths = sorted(folder.glob("part-*.parquet"))
-    if not paths:
-        raise ValueError(f"{folder}: holds no part-*.parquet; make them with rewardedit relabel")
-    return list(chain.from_iterable(map(read_records, paths)))
-
-
 def read_columns(paths: Sequence[AnyPath], *names: str) -> list[list[Any]]:
     """Reads the named columns of the records in several files, each as one list."""
     import pyarrow as pa

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rewardedit import models
-from rewardedit.diffusion.editors import SamplingConfig, save_settings
+from rewardedit.diffusion.editors import SamplingConfig
+from rewardedit.diffusion.saving import save_settings
 from rewardedit.evaluation.protocols import magicbrush
 from tests.models import save_dino, save_judge, tiny_pipeline
 from tests.region_models import save_detector, save_segmenter

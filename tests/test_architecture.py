@@ -1,13 +1,17 @@
 """The rules of the house as tests."""
 
 import ast
+import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from rewardedit.cli.settings import own_comments
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("rewardedit/shapes/benchmarks/*.py")]
@@ -137,6 +141,34 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+def test_few_lines_name_the_offline_world():
+    """Outside its own folder, at most ten lines name the offline world: names by which it is asked for."""
+    words = re.compile(r'shapes-|"shapes"|offline world|[Oo]racle|Shapes[A-Z(]')
+    others = [p for p in ROOT.glob("rewardedit/**/*.py") if not {"shapes", "trainers"} & {*p.parts}]
+    lines = [f"{path}: {line}" for path in others for line in path.read_text().splitlines()]
+    assert len(lines) > 20_000
+    naming = [line for line in lines if words.search(line.partition(": ")[2])]
+    assert len(naming) <= 10, "\n".join(naming)
+
+
+def test_no_trainer_imports_the_offline_world_or_a_door():
+    """The import contracts see no trainer, which lies outside the package in a checkout."""
+    doors = tuple(f"rewardedit.{name}" for name in ("shapes", "cli", "app", "serving"))
+    trainers = sorted(ROOT.glob("trainers/*.py"))
+    assert len(trainers) > 5
+    for path in trainers:
+        knows = {name for name in imported(path) if name.startswith(doors)}
+        assert not knows, f"{path} imports {knows}"
+
+
+def test_recipes_and_trainers_of_the_world_lie_in_its_folder():
+    files = [path for kind in ("recipes/*.yaml", "trainers/*.py") for path in ROOT.glob(kind)]
+    assert len(files) > 20
+    for path in files:
+        if path.name != "quickstart.yaml":
+            assert not re.search("[Ss]hapes", path.read_text()), f"{path} belongs in rewardedit/shapes"
+
+
 def test_docstrings_begin_with_a_verb_or_a_noun():
     """ "Returns …", "Boxes of …", and no relative clause ("What a layer attends to")."""
     relative = {"What", "Whether", "Of", "How", "Where", "Which", "Who", "Whose", "When"}
@@ -146,6 +178,40 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     lines = [doc for doc in map(ast.get_docstring, nodes) if doc]
     assert len(lines) > 1500
     assert [line.splitlines()[0] for line in lines if line.split()[0].strip(",.:") in relative] == []
+
+
+def test_comments_of_fields_read_alone():
+    """`--help` prints them: "seed of the method", and neither "of the method" nor "how rows get labels"."""
+    relative = re.compile(r"(of|e\.g\.|what|whether|how|where|which|who|whose|when)(?!\w)", re.IGNORECASE)
+    comments = []
+    for path in SOURCES:
+        lines = path.read_text().splitlines()
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef) and "dataclass" in map(_called, node.decorator_list):
+                source = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+                comments += [(path.name, *item) for item in own_comments(source).items()]
+    assert len(comments) > 800
+    assert [comment for comment in comments if relative.match(comment[2])] == []
+
+
+def test_help_of_options_reads_alone():
+    relative = re.compile(r"f?['\"](of|e\.g\.|as for|whether|where|which|who|whose)(?!\w)", re.IGNORECASE)
+    options = []
+    for path in ROOT.glob("rewardedit/cli/*.py"):
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument":
+                words = {option.arg: ast.unparse(option.value) for option in node.keywords}
+                options.append((path.name, ast.unparse(node.args[0]), words))
+    assert len(options) > 80
+    without = [name for _, name, words in options if not {"help", "action"} & words.keys()]
+    assert not without, f"options without a text: {without}"
+    assert [option for option in options if relative.match(option[2].get("help", ""))] == []
+
+
+def _called(decorator: ast.expr) -> str:
+    """The name of a decorator, called or not."""
+    function = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(function).rpartition(".")[2]
 
 
 def test_weights_are_few_and_safe():

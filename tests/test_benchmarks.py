@@ -372,12 +372,14 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     assert "vifi_clip" not in labellers()
 
 
-def test_there_is_one_place_for_each_thing():
+def test_one_place_for_each_thing_and_few_comprehensions():
     import code_metrics
 
     for places in ("scoring", "stages_done", "predicted_x0", "source_channels"):
         assert len(getattr(code_metrics, places)(ROOT)) == 1, places
     assert code_metrics.private_imports(ROOT) == []
+    assert code_metrics.per_hundred_statements(ROOT)[0] <= 4.0  # comprehensions
+    assert code_metrics.nested_comprehensions(ROOT) <= 0.02
     for kept in (code_metrics.parse, code_metrics.source_of, code_metrics.functions, code_metrics.calls):
         kept.cache_clear()  # a million nodes, which every later collection of garbage would look through
 

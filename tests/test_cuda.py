@@ -25,6 +25,9 @@ from cuda_parts import graphs, trainings  # noqa: E402
 from cuda_parts.figures import Figures  # noqa: E402
 
 from rewardedit.cli import load_recipe  # noqa: E402
+from rewardedit.diffusion import replaying  # noqa: E402
+from tests.models import tiny_pipeline  # noqa: E402
+from tests.reruns import Rerun  # noqa: E402
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -212,6 +215,31 @@ def test_a_way_whose_predictions_differ_is_refused():
     assert graphs.require_near(torch.full((4,), 1.03), torch.ones(4)) == pytest.approx(0.03)
     with pytest.raises(ValueError, match=r"expected within 0\.05 of the eager one, got 0\.5"):
         graphs.require_near(torch.full((4,), 1.5), torch.ones(4))
+
+
+@torch.no_grad()
+def test_a_replayed_unet_predicts_as_the_eager_one(monkeypatch):
+    monkeypatch.setattr(replaying, "Replay", Rerun)
+    unet = tiny_pipeline().unet
+    sample = torch.randn(1, unet.config.in_channels, 8, 8)
+    words = torch.randn(1, 77, unet.config.cross_attention_dim)
+    plain = unet(sample, 5, words).sample
+    with graphs.running(unet, "graph"):
+        assert isinstance(unet.forward, Rerun)
+        assert torch.equal(unet(sample, 5, words).sample, plain)
+        assert len(unet.forward.recorded) == 1
+    assert "forward" not in vars(unet)
+
+
+@torch.no_grad()
+def test_calls_that_were_not_recorded_are_no_graph():
+    unet = tiny_pipeline().unet
+    sample = torch.randn(1, unet.config.in_channels, 8, 8)
+    words = torch.randn(1, 77, unet.config.cross_attention_dim)
+    refused = pytest.raises(RuntimeError, match=r"got graphs: not recorded \(no GPU\)")
+    with refused, graphs.running(unet, "graph"):
+        unet(sample, 5, words)
+    assert "forward" not in vars(unet)
 
 
 @pytest.mark.slow

@@ -79,7 +79,9 @@ def commands() -> list[str]:
     """All `rewardedit` commands of the pages."""
     text = "\n".join("\n".join(blocks(text, "bash")) for text in TEXTS.values())
     # a quoted argument may span several lines
-    joined = re.sub(r"'[^']*'", lambda found: " ".join(found[0].split()), text.replace("\\\n", " "))
+    joined = re.sub(
+        r"\"[^\"\n]*\"|'[^']*'", lambda found: " ".join(found[0].split()), text.replace("\\\n", " ")
+    )
     lines = [line for line in joined.splitlines() if re.match(r"(rewardedit|accelerate launch) ", line)]
     return sorted(
         {" ".join(shlex.quote(word) for word in shlex.split(line, comments=True)) for line in lines}

@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 
 from rewardedit import RewardScale, load_editor, load_scorer
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, save_editor
+from rewardedit.diffusion.editors import SamplingConfig
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import PRESETS, RewardEmbedding
 from rewardedit.scorers.adiee_head import HEAD, AdieeSettings

@@ -128,7 +128,7 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("magicbrush-refl", "data.size", 256, ADIEE_CODE),
     *(
         (recipe, f"reward.{setting}", value, source)
-        for recipe in ("kontext-refl", "klein-refl", "qwen-image-edit-refl")
+        for recipe in ("kontext-refl", "klein-refl", "klein-refl-24gb", "qwen-image-edit-refl")
         for setting, value, source in (
             ("grad_steps", 1, ADIEE_CODE),
             ("scored", "prev_sample", ADIEE_CODE),

@@ -26,8 +26,9 @@ from rewardedit.data.edit_jobs import EditJob
 from rewardedit.diffusion.editors import Editor
 from rewardedit.editing import EditRunConfig, run_edits
 from rewardedit.relabel import RelabelConfig, relabel
-from rewardedit.scoring import read_shards, score_rows
+from rewardedit.scoring import score_rows
 from tests.models import small, tiny_pipeline
+from tests.shards import read_shards
 
 CHEAP = ("l1", "l2", "psnr", "ssim", "clip_d:0.7,l1:0.3", "clip_t", "clip_i")  # milliseconds an edit
 DEAR = ("vifi_clip", "bpm", "adiee")  # some of the cases

@@ -65,8 +65,8 @@ def commands(text: str) -> list[list[str]]:
     """The `rewardedit` commands of a text's shell blocks, each as its words."""
     lines = "\n".join(blocks(text, "bash")).replace("\\\n", " ").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
-    assert all(command[0] == "rewardedit" for command in words if command)
-    return [command[1:] for command in words if command]
+    assert all(command[0] in ("rewardedit", "accelerate") for command in words if command)
+    return [command[1:] for command in words if command and command[0] == "rewardedit"]
 
 
 def run(command: list[str]) -> str:
@@ -138,7 +138,7 @@ def test_fine_tune_on_pairs_of_ones_own(here):
     metrics = json.loads(Path("runs/own/metrics.json").read_text())
     assert {"vlm_judge", "clip_i", "dino_i"} <= set(metrics["differences"])
     assert Path("runs/own/report.html").is_file()
-    run(["edit", "photo.jpg", "make it white", "--model", "runs/own", "--steps", "1", "--out", "edited"])
+    run(["edit", "photo.jpg", "make it white", "--model", "runs/own", "--steps", "1"])
     assert Path("edited/gallery.html").is_file()
 
 

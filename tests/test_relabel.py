@@ -18,9 +18,10 @@ from rewardedit.scorer_spec import with_options
 from rewardedit.scorers import Scorer, load
 from rewardedit.scorers.adiee_head import AdieeSettings
 from rewardedit.scorers.load import packaged_files
-from rewardedit.scoring import read_columns, read_shards, score_rows, write_records
+from rewardedit.scoring import read_columns, score_rows, write_records
 from rewardedit.synthesis import candidates
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
+from tests.shards import read_shards
 
 
 @pytest.mark.parametrize(
@@ -309,5 +310,3 @@ def test_rows_are_scored_labelled_and_kept_in_shards(tmp_path):
     assert back[1]["reason"] == "planted"
     assert back[0]["label"] == 4
     assert back[0]["text"] == prompt.relabel("a", 10)  # to the byte what inference asks with
-    with pytest.raises(ValueError, match="holds no part"):
-        read_shards(tmp_path / "none")

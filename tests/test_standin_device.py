@@ -12,6 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from rewardedit import (
+    EditBatch,
     best_of_n,
     editing,
     load_editor,
@@ -274,7 +275,7 @@ def test_an_edit_is_scored(standin_device, photo, tmp_path, capsys):
 @pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.float16])
 def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     editor = load_editor(tiny_editor, device=standin_device, dtype=dtype)
-    scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(standin_device)
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip", device=standin_device)
     source = torch.rand(1, 3, 32, 32)
     instruction = ["make it red"]
     settings = SamplingConfig(2)
@@ -286,11 +287,25 @@ def test_choosing_and_guiding(dtype, standin_device, tiny_editor):
     assert two_round_edit(editor, there, instruction, settings=settings).edited.shape == source.shape
     for judge in (
         scorer,
-        load_scorer("clip_d", checkpoint="shapes/clip"),
+        load_scorer("clip_d", checkpoint="shapes/clip", device="cpu"),
         load_scorer("l1"),
     ):  # there, on the CPU, and without weights
         with reward_guidance(editor.pipe, judge, source, instruction):
             editor(source, instruction, [0], settings=settings)
+
+
+def test_a_scorer_takes_the_default_device_and_any_batch(standin_device):
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip")
+    assert {weights.device.type for weights in scorer.parameters()} == {standin_device}
+    on_cpu = load_scorer("clip_d", checkpoint="shapes/clip", device="cpu")
+    edited = torch.rand(2, 3, 64, 64, requires_grad=True)
+    batch = EditBatch(torch.rand(2, 3, 64, 64), ["make it red", "make it blue"], edited)
+    scores = scorer(batch)
+    assert scores.score.device == scores.valid.device == CPU
+    assert scores.score.allclose(on_cpu(batch).score, atol=1e-5)
+    scores.score.sum().backward()
+    assert edited.grad.abs().sum() > 0
+    assert on_cpu(batch.to(standin_device)).score.device.type == standin_device
 
 
 class Copies(TorchFunctionMode):
@@ -313,7 +328,7 @@ class Copies(TorchFunctionMode):
 
 def test_candidates_stay_on_the_device_and_the_best_alone_leave_it(standin_device, tiny_editor):
     editor = load_editor(tiny_editor, device=standin_device)
-    scorer = load_scorer("clip_d", checkpoint="shapes/clip").to(standin_device)
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip", device=standin_device)
     with Copies((32, 32)) as copies:
         found = best_of_n(
             editor,

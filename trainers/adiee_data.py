@@ -94,7 +94,7 @@ class Config:
                 )
         others = ("another_image", "another_instruction", "another_object", "another_word")
         others = (*others, "output_another_instruction")
-        if self.batch_size < 2 and any(self.rules.share(name) for name in others):
+        if self.batch_size < 2 and any(map(self.rules.share, others)):
             raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}
         for name, own in self.data.items():
@@ -113,7 +113,7 @@ def plan(config: Config) -> list[str]:
     def rows() -> list[str]:
         found = open_named(config.data)
         require_captions(config, found)
-        sequences = [open_sequences(own) for own in config.sequences.values()]
+        sequences = list(map(open_sequences, config.sequences.values()))
         return plan_lines(config.rules, len(found), config.methods, sequences)
 
     def sampling() -> list[str]:

@@ -26,8 +26,9 @@ from rewardedit.data.bad_rows import require_share, usable_rows
 from rewardedit.data.datasets import images_of, require_alike, warn_of_shared_sources
 from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
-from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_bitsandbytes, require_vlm
+from rewardedit.language.vlm import Bits, Vlm, load_vlm, require_vlm
 from rewardedit.models import NAMES, fetched
+from rewardedit.models.four_bit import require_bitsandbytes
 from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
@@ -145,6 +146,7 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     number = add_token(vlm.model, vlm.processor, config.init_token_like)
     if config.add_question_tokens:
         add_words(vlm.model, vlm.processor, config.layout)
+
     # Store a folder's full path: the adapter may be loaded from elsewhere.
     own = config.model not in NAMES and Path(config.model).is_dir()
     model = str(Path(config.model).resolve()) if own else config.model
@@ -153,15 +155,18 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
     rest = (axes, base, config.quantize, config.prompts)
     settings = AdieeSettings(config.head, config.layout, config.side, *rest)
     head = ScoreHead.to_train(width_of(vlm.model), settings, folder).to(vlm.model.device)
+
     scorer = Adiee(vlm, head, settings, share_prefix=False)
     scorer.requires_grad_(False)
     head.requires_grad_(True)
+
     adapter = None
     if config.lora_rank is None:
         scorer.model.model.get_decoder().requires_grad_(True)
         scorer.model.get_output_embeddings().requires_grad_(True)
     else:
         adapter = wrap_lora(scorer.model, number, config.lora_rank, config.embeddings)
+
     for parameter in scorer.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -297,7 +302,10 @@ def read_step(
     per_edit = config.train.questions_per_edit
     chosen = batch_rows(len(usable), config.train.batch_size // per_edit, step, config.train.seed).tolist()
     if same is not None:
-        chosen = [row for i in chosen for row in rows_of_same_edit(i, same[i], per_edit, generator)]
+        firsts = chosen
+        chosen = []
+        for i in firsts:
+            chosen += rows_of_same_edit(i, same[i], per_edit, generator)
     own = slice(state.process_index * share, (state.process_index + 1) * share)
     local, questions = chosen[own], asked[own].tolist()
     images = images_of(config.data)

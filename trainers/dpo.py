@@ -36,7 +36,8 @@ from rewardedit.scorers import Scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig
-from rewardedit.training import estimate, memory, online, preference_plan, run
+from rewardedit.training import estimate, online, preference_plan, run
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts
 from rewardedit.training.monitor import Monitor, fixed_prompts, require_fields
@@ -126,9 +127,9 @@ def plan(config: Config) -> list[str]:
         online.require_base(config)
         settings, lines = fitted()
         own = replace(config, train=settings)
-        calls = [
-            preference_plan.calls_of(own, loss_of(own, variant), editor()) for variant in config.variants
-        ]
+        calls = []
+        for variant in config.variants:
+            calls.append(preference_plan.calls_of(own, loss_of(own, variant), editor()))
         return [*lines, *estimate.plan_updates(editor(), settings, calls)]
 
     def needed() -> str:
@@ -170,7 +171,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     return online.finish(recipe, results, inputs.watching, folder)
 
 
-def models_of_plan(config: Config) -> tuple[Lazy[memory.Blueprint], Lazy[dict[str, Scorer]]]:
+def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
     editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: online.load_rewards(config))

@@ -101,7 +101,7 @@ class Images:
 
     rows: Int[Tensor, " b"]  # in the cache; on the CPU
     states: Float[Tensor, "b k1 c h w"]  # before each step with noise, and after the last of them
-    log_probs: Float[Tensor, "b k"]  # of the steps, under the policy that took them
+    log_probs: Float[Tensor, "b k"]  # log-probabilities of the steps, under the policy that took them
     advantage: Float[Tensor, " b"]
     weight: Float[Tensor, " b"]
     inside: Bool[Tensor, "b 1 h w"] | None  # the region with noise
@@ -174,7 +174,9 @@ class NoisyRollouts:
             inside = None if mask is None else mask[rows] > 0.5
             own = (noise[rows], cond.take(rows), self.window, generators[rows], inside)
             parts.append(self.sampler.rollout(self.denoiser, *own))
-        kept = {name: torch.cat([getattr(part, name) for part in parts]) for name in ("states", "log_probs")}
+        kept = {}
+        for name in ("states", "log_probs"):
+            kept[name] = torch.cat([getattr(part, name) for part in parts])
         return Sampled(torch.cat([part.latents for part in parts]), kept)
 
     def reference(self, index: int, latents: Float[Tensor, "b c h w"], cond: Conditioning) -> Transition:

@@ -73,7 +73,7 @@ class NftConfig:
     # weight of that distance outside the edit region, with reward.noise_mask
     outside_weight: float = 1.0
     times: float = 0.5  # share of a rollout's steps at which each of its images is trained on
-    # how the old policy follows the trained one: latest (a copy after each rollout), half (keeps up to half
+    # schedule of the old policy: latest (a copy after each rollout), half (keeps up to half
     # of itself) or long (up to 0.999), the paper's three schedules; or numbers [flat, rate, hold]
     old_policy: Literal["latest", "half", "long"] | tuple[float, float, float] = "half"
 

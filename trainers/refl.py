@@ -40,6 +40,7 @@ from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.training import estimate, memory, run
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.interpolation import train_watched
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
@@ -79,7 +80,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     monitor: MonitorConfig = field(default_factory=MonitorConfig)
-    # where the base is reward-conditioned: the scorer whose labels it knows, for the pairs
+    # for a reward-conditioned base: the scorer whose labels it knows, for the pairs
     labels: RelabelConfig | None = None
     # the first is the result; the others are what it is compared with
     variants: tuple[Variant, ...] = ("refl",)
@@ -92,9 +93,11 @@ class Config:
         require_size(self.data)
         require_variants(self.variants)
         require_judge(self.evaluate, (self.reward.scorer, self.monitor.held_out))
+
         for name, _ in all_terms(self.reward.scorer):
             if not find_scorer(name).differentiable:
                 raise ValueError(f"reward.scorer: {no_gradient(find_scorer(name), name)}")
+
         held_out = spec_name(self.monitor.held_out)
         for shared in families(self.reward.scorer) & families(self.monitor.held_out):
             raise ValueError(
@@ -102,6 +105,7 @@ class Config:
                 "such as ssim (pixel), clip_i (clip) or dino_i (dino); a scorer of your own says its family "
                 "by @rewardedit.scorer(family=…) or in its class"
             )
+
         if self.monitor.stop and not self.train.validate_every:
             raise ValueError(
                 "monitor.stop: has no effect without train.validate_every; give updates between two checks"
@@ -111,6 +115,7 @@ class Config:
                 "reward.reference_weight: the starting model is the one with its adapter off; give "
                 "train.lora_rank"
             )
+
         own = self.labels
         if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
             raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")
@@ -179,7 +184,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     rows = open_rows(config.data)
     judge = scorers[spec_name(config.reward.scorer)]
     scale = fit_reward_scale(config.reward, rows, config.data, folder / "relabelled", judge)
-    editor = load_base(config.base, devices.default_device())
+    editor = load_base(config.base, devices.default_device(), fitted.quantize)
     labels = _labels(config, rows, folder)
     cache = make_cache(rows, config.data, editor, folder / "cache", batch_size=config.train.encode_batch_size)
     require_few(folder, unreadable_rows(cache.unreadable), len(rows), config.bad_rows)
@@ -200,13 +205,14 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        metrics = compare(config.evaluate, config.base, results, scorers, folder, config.data)
+        own = (scorers, folder, config.data, fitted.quantize)
+        metrics = compare(config.evaluate, config.base, results, *own)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
 
 
-def models_of_plan(config: Config) -> tuple[Lazy[memory.Blueprint], Lazy[dict[str, Scorer]]]:
+def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
     editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))

@@ -62,7 +62,7 @@ class Config:
 
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are scored and trained on
-    relabel: RelabelConfig  # how rows get their labels
+    relabel: RelabelConfig  # labelling of the rows
     base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None
@@ -98,7 +98,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # ADIEE Sec. 3.4: candidates → scores → labels → latents.
     rows = candidate_rows(config.candidates, config.data, folder / "candidates")
     relabelled = relabel(config.relabel, rows, config.data, folder / "relabelled", config.candidates)
-    editor = load_base(config.base, devices.default_device())
+    editor = load_base(config.base, devices.default_device(), fitted.quantize)
     latents = make_cache(
         rows, config.data, editor, folder / "cache", config.candidates, config.train.encode_batch_size
     )
@@ -117,9 +117,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     if config.evaluate is not None:
         scorers = {}
         for name, spec in rewards_of(config).items():
-            scorers[name] = load_scorer(spec).to(devices.default_device())
+            scorers[name] = load_scorer(spec)
         named = {METRIC_NAMES.get(variant, variant): path for variant, path in results.items()}
-        compare(config.evaluate, config.base, named, scorers, folder, config.data)
+        compare(config.evaluate, config.base, named, scorers, folder, config.data, fitted.quantize)
     return results[config.variants[0]]
 
 

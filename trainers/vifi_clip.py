@@ -74,7 +74,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # edits to train on, read at `size`
     checkpoint: str = CLIP  # hub name or folder of the CLIP to start from
-    pooling: str = "temporal"  # how the embeddings of source and edit are combined
+    pooling: str = "temporal"  # function that combines the embeddings of source and edit
     size: int | None = None  # image side in pixels; None: the checkpoint's own
     # rows for retrieval, each instruction once; None: rows of the sources that data.holdout_sources keeps
     # back

@@ -8,7 +8,9 @@ only. Its `max_length` is None: truncated conversations would lose image tokens.
 - coherence: single differences, each with a verdict (DICE's coherence estimator).
 
 Deviations from DICE's paper: both stages train the same LoRA, where the paper merges the first stage into the
-model; rank, learning rate and batch size are stated nowhere and are those of the captioner's example.
+model; `dice-detector` inpaints with Kandinsky alone, where the paper removes objects by LaMa, and its share
+of EDIT, 0.34, is ours; rank, learning rate and batch size are stated nowhere and are those of the captioner's
+example.
 
 Command: rewardedit train captioner data.captions.path=FOLDER
 """
@@ -27,7 +29,7 @@ from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows, usable_rows
 from rewardedit.data.datasets import Subset, reading_workers
-from rewardedit.data.difference_rows import open_differences, readable_rows
+from rewardedit.data.difference_rows import open_differences, readable_rows, reasons_of
 from rewardedit.data.worlds import WORLDS
 from rewardedit.devices import require_precision
 from rewardedit.files import replaced, write_json
@@ -36,20 +38,22 @@ from rewardedit.language.vlm import (
     Vlm,
     load_processor,
     load_vlm,
-    require_bitsandbytes,
     require_vlm,
     reserved_tokens,
+    special_tokens,
 )
 from rewardedit.language.vlm_weights import load_adapter, save_adapter
 from rewardedit.language.vocabulary import extend_vocabulary, make_room
-from rewardedit.models import NAMES
+from rewardedit.models import NAMES, resolve_model
 from rewardedit.models.extras import install_command
+from rewardedit.models.four_bit import require_bitsandbytes
 from rewardedit.processes import print_on_main, processes
 from rewardedit.scorers.dice_models import ADAPTER, save_dice
 from rewardedit.scorers.dice_text import DICE_SETTINGS, DiceFormat
 from rewardedit.scorers.dice_vlm import DiceVlm
 from rewardedit.synthesis.captions import Prompts
-from rewardedit.synthesis.differences import DifferencePairsConfig, make_pairs, require_pairs
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig
+from rewardedit.synthesis.differences import make_pairs, require_pairs
 from rewardedit.training import run
 from rewardedit.training.conversations import (
     TaskRows,
@@ -128,7 +132,9 @@ def plan(config: Config) -> list[str]:
         for task, own in zip(config.data, tasks, strict=True):
             if task == "captions":
                 check_captions(own.rows[0])
-            lines.append(f"{task}: {len(own)} examples")
+            with_reasons = task == "coherence" and config.answers.rationale
+            bare = reasons_of(own.rows).count("") if with_reasons else 0
+            lines.append(f"{task}: {len(own)} examples{f', {bare} without a reason' if bare else ''}")
         if config.pairs is None or config.train.max_steps:
             lines.append(f"training: {config.train.updates(sum(map(len, tasks)))} updates")
         return lines
@@ -154,7 +160,7 @@ def open_task(
         return TaskRows(open_rows(data) if usable is None else usable, make, each=2)
     judged = task == "coherence"
     make = partial(EXAMPLES[judged], form=config.answers, reserved=reserved)
-    rows = open_differences(data, judged) if usable is None else usable
+    rows = open_differences(data, judged, config.answers.rationale) if usable is None else usable
     opens = not judged or config.answers.opens_judgement
     return TaskRows(rows, make, is_shuffled=data.name in WORLDS, opens_answer=opens)
 
@@ -164,17 +170,23 @@ def read_rows(config: Config, folder: Path) -> dict[str, Sequence[Any]]:
     made in `folder` if necessary.
     """
     usable: dict[str, Sequence[Any]] = {}
+    faults: list[dict[str, Any]] = []
+    reserved: list[str] = []
+    if is_of_dice(config):
+        reserved = special_tokens(load_processor(resolve_model(config.model), require_vlm(config.model)))
     for task, data in config.data.items():
         if task == "captions":
             rows = open_rows(data)
             usable[task] = Subset(rows, usable_rows(rows, data, check_captions, folder, config.bad_rows))
         elif data.name not in WORLDS:
-            marked = open_differences(data, task == "coherence")
-            kept, reasons = readable_rows(marked)
-            require_few(folder, unreadable_rows(reasons), len(marked), config.bad_rows)
+            marked = open_differences(data, task == "coherence", config.answers.rationale)
+            kept, reasons = readable_rows(marked, reserved)
+            bad = unreadable_rows(reasons)
+            require_few(folder, bad, len(marked), config.bad_rows, before=faults)
+            faults += bad
             usable[task] = Subset(marked, kept)
     if config.pairs is not None:
-        usable["differences"] = make_pairs(config.pairs, folder / "pairs", config.bad_rows)
+        usable["differences"] = make_pairs(config.pairs, folder / "pairs", config.bad_rows, reserved)
     return usable
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from cuda_parts.figures import Figures, device, milliseconds, now, peak_gib, reset_peak, seconds
 from rewardedit import devices
 from rewardedit.diffusion.families import Conditioning, family_of
-from rewardedit.diffusion.replaying import Replay
+from rewardedit.diffusion.replaying import Replay, replay_calls
 from rewardedit.diffusion.rollout import RolloutConfig, rollout
 
 WAYS = ("eager", "graph", "regional", "regional graph", "reduce-overhead")
@@ -39,23 +39,36 @@ def why_not(way: str) -> str | None:
 
 @contextmanager
 def running(unet: Any, way: str) -> Iterator[None]:
-    """Makes calls of a UNet run in this way, within the block."""
+    """Makes calls of a UNet run in this way, within the block.
+
+    Raises:
+        RuntimeError: at its end, if calls were to be recorded and ran as they are.
+    """
     torch.compiler.reset()
     plain = unet.forward
+    replay = None
     blocks = [module for module in unet.modules() if type(module).__name__ in unet._repeated_blocks]
     try:
         if way.startswith("regional"):
             unet.compile_repeated_blocks(fullgraph=True, dynamic=False)
         if way.endswith("graph"):
-            unet.forward = Replay(plain)
+            replay = replay_calls(unet)
         if way == "reduce-overhead":
             unet.forward = torch.compile(plain, mode=way, dynamic=False)
         yield
+        if replay is not None:
+            require_recorded(replay)
     finally:
         unet.__dict__.pop("forward", None)
         for block in blocks:
             block._compiled_call_impl = None
         torch.compiler.reset()
+
+
+def require_recorded(replay: Replay) -> None:
+    """Raises RuntimeError unless calls were recorded, and none ran as it is."""
+    if not replay.made or replay.as_they_are:
+        raise RuntimeError(f"expected all calls to be recorded; got {replay}; do not use the figures")
 
 
 def require_near(found: Tensor, plain: Tensor) -> float:

@@ -17,12 +17,10 @@
 
 # %%
 from rewardedit import best_of_n, load_editor, load_image, load_scorer
-from rewardedit.devices import default_device
 
 instruction = "make the man's pants white"
-device = default_device()
 editor = load_editor("vinesmsuic/magicbrush-jul7")
-judge = load_scorer("vlm_judge", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", dtype="bfloat16").to(device)
+judge = load_scorer("vlm_judge", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", dtype="bfloat16")
 
 # %%
 result = best_of_n(editor, judge, load_image("photo.jpg"), instruction, n=8)

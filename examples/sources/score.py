@@ -18,7 +18,6 @@
 
 # %%
 from rewardedit import EditBatch, load_image, load_scorer
-from rewardedit.devices import default_device
 
 batch = EditBatch(
     load_image("photo.jpg")[None], ["make the man's pants white"], load_image("edited.png")[None]
@@ -30,9 +29,8 @@ batch
 # `valid` is False it is NaN, and `reason` says why.
 
 # %%
-device = default_device()
-judge = load_scorer("vlm_judge", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", dtype="bfloat16").to(device)
-scores = judge(batch.to(device)).cpu()
+judge = load_scorer("vlm_judge", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", dtype="bfloat16")
+scores = judge(batch)
 batch.show(scores)
 
 # %% [markdown]
@@ -48,7 +46,7 @@ batch.show(kept(batch))
 # %%
 from rewardedit.reports.heatmap import draw_heat, heat_map
 
-heat = heat_map(judge, batch.to(device)).cpu()
+heat = heat_map(judge, batch)
 EditBatch(batch.source, batch.instruction, draw_heat(batch.edited, heat))
 
 # %% [markdown]

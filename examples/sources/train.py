@@ -27,11 +27,11 @@ collate([rows[i] for i in range(4)], size=256)
 # What the training needs, and what it will take:
 
 # %% language="bash"
-# rewardedit train magicbrush-refl-24gb name=own evaluate.data=null --dry-run \
+# rewardedit train magicbrush-refl-24gb name=own --dry-run \
 #     'data={name: table, path: pairs.csv, size: 256}'
 
 # %% language="bash"
-# rewardedit train magicbrush-refl-24gb name=own evaluate.data=null \
+# rewardedit train magicbrush-refl-24gb name=own \
 #     'data={name: table, path: pairs.csv, size: 256}'
 
 # %% [markdown]

@@ -51,7 +51,7 @@ def make_page(workbench: Workbench, examples: Sequence[tuple[str, str]], note: s
             with gr.Column(scale=2, min_width=320):
                 results = _result_fields()
         if examples:
-            gr.Examples([list(pair) for pair in examples], fields[:2], label="Examples")
+            gr.Examples(list(map(list, examples)), fields[:2], label="Examples")
         button.click(
             _handler(workbench),
             fields,

@@ -62,7 +62,7 @@ class OwnRoutes:
         if len(body) > MAX_BODY_BYTES:
             return REFUSED
         try:
-            faults = [self._fault_of_file(path) for path in paths_in(read_json(body))]
+            faults = list(map(self._fault_of_file, paths_in(read_json(body))))
         except (ValueError, OSError, RuntimeError):  # OSError: a path that no system has
             return REFUSED
         return REFUSED if REFUSED in faults else next(filter(None, faults), None)

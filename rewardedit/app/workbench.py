@@ -42,8 +42,8 @@ class EditRequest:
     count: int  # number of candidates
     ranked_by: str  # the scorer that chooses the best
     shown: tuple[str, ...] = ()  # further scorers
-    seed: int = 0  # of the first candidate; the others count up
-    steps: int | None = None  # of denoising; None: the editor's own
+    seed: int = 0  # seed of the first candidate; the others count up
+    steps: int | None = None  # denoising steps; None: the editor's own
     captions: Mapping[str, str] = field(default_factory=dict)  # by the names in `CAPTIONS`
 
     def __post_init__(self) -> None:

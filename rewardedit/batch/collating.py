@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rewardedit.batch.values import CHANNELS, EditBatch, EditSample, require_shapes
-from rewardedit.images import fit, stack, to_float, to_pixels
+from rewardedit.images import fit, stack, to_float, view_pixels
 
 # fields that a data set, or one of its rows, may lack
 OPTIONAL = ("target", "mask", "source_caption", "target_caption")
@@ -163,7 +163,7 @@ def _stack(
     """The images of one field, of one size."""
     found = []
     for sample, image in zip(samples, images, strict=True):
-        pixels = image if isinstance(sample, PixelSample) else to_pixels(image, CHANNELS[name])
+        pixels = image if isinstance(sample, PixelSample) else view_pixels(image, CHANNELS[name])
         found.append(pixels if size is None else fit(pixels[None], size, policy)[0])
     sizes = {tuple(pixels.shape[1:]) for pixels in found}
     if len(sizes) > 1:

@@ -73,7 +73,7 @@ def edit_columns(
     """Columns of images and texts."""
     columns = {name: list(map(image_cell, batch[:MOST_ROWS])) for name, batch in images.items()}
     for name, values in texts.items():
-        columns[name] = [escape(text) for text in values[:MOST_ROWS]]
+        columns[name] = list(map(escape, values[:MOST_ROWS]))
     return columns
 
 

@@ -44,7 +44,7 @@ class EditSample:
     source_caption: str | None = None
     target_caption: str | None = None
     edit_type: str | None = None  # the type of edit, as the data set names it: for tables of results by kind
-    label: float | None = None  # how good `edited` is, 0 to 10, if the data set says so
+    label: float | None = None  # quality of `edited`, 0 to 10, if the data set gives it
     # the same by named axes, such as alignment, consistency and quality
     axes: Mapping[str, float] = field(default_factory=dict)
 
@@ -289,8 +289,12 @@ class Scores:
 
     def cpu(self) -> "Scores":
         """The same scores with their tensors in main memory."""
-        parts = {name: values.cpu() for name, values in self.parts.items()}
-        return Scores(self.score.cpu(), parts, self.valid.cpu(), self.reason)
+        return self.to("cpu")
+
+    def to(self, device: torch.device | str) -> "Scores":
+        """The same scores with their tensors on `device`."""
+        parts = {name: values.to(device) for name, values in self.parts.items()}
+        return Scores(self.score.to(device), parts, self.valid.to(device), self.reason)
 
     def columns(self) -> dict[str, list[str]]:
         """Cells of a table's columns, in HTML: score, parts, and why a row is invalid."""

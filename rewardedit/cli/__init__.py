@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]  # it may stand anywhere
     args = argparse.Namespace()
+
     try:
         args = parse(words)
         if hasattr(args, "check"):

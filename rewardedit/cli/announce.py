@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from rewardedit.cli.downloads import size_of
 from rewardedit.config import to_dict
 from rewardedit.language.endpoint_settings import Destination, destinations
 from rewardedit.models import is_hub_name, no_network
@@ -211,17 +212,21 @@ def written(values: Any) -> list[str]:
 def download_line(need: Needed, found: OnHub | None) -> str:
     """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
     told = "size and licence unknown"
+    known = size_of(need.name)
     if found is not None:
         told = f"at most {found.size / 1e9:.1f} GB, licence {found.licence or 'not stated'}"
+    elif known is not None:
+        told = f"about {known:g} GB, licence unknown until the hub is reached"
     return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {told}"
 
 
-def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, OnHub]:
+def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool = False) -> dict[str, OnHub]:
     """Sizes and licences of the repositories to be downloaded, by name; those that the hub does not report
-    within a few seconds are left out.
+    within a few seconds are left out, and after the first request without an answer no other is made.
 
     Args:
         required: they are needed now, so that a hub that cannot be reached is an error.
+        only_look: nothing is to be downloaded: libraries do not ask a hub that gave no answer again.
 
     Raises:
         ValueError: if they are required and the hub cannot be reached.
@@ -243,7 +248,19 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, On
         except Exception as error:  # any: there was no answer
             if required:
                 raise ValueError(no_network(need.name)) from error
+            if only_look:
+                stay_offline()
+            break
     return found
+
+
+def stay_offline() -> None:
+    """Keeps the libraries of this process from asking the hub, which they would do for minutes."""
+    import datasets
+    from huggingface_hub import constants
+
+    constants.HF_HUB_OFFLINE = True
+    datasets.config.HF_HUB_OFFLINE = True
 
 
 def licence_in(tags: Iterable[str]) -> str | None:

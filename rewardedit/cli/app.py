@@ -4,7 +4,13 @@ import argparse
 import dataclasses
 from typing import Any
 
-from rewardedit.cli.edit import add_editor_options, load_edit_model, require_used, sampling_options
+from rewardedit.cli.edit import (
+    add_editor_options,
+    load_edit_model,
+    print_speedups,
+    require_used,
+    sampling_options,
+)
 from rewardedit.cli.score import EXAMPLES, JUDGE, chosen_scorers
 from rewardedit.cli.score_input import add_world_option
 from rewardedit.models import EDITOR
@@ -70,12 +76,14 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.scorers import load_scorer
 
     device = devices.default_device()
-    scorers = {name: load_scorer(spec, **options).to(device) for name, spec in specs.items()}
+    scorers = {name: load_scorer(spec, device=device, **options) for name, spec in specs.items()}
     editor = load_edit_model(args, device)
     require_used(args, editor)
     editor.settings = dataclasses.replace(editor.settings, **sampling_options(args))
     workbench = Workbench(args.model, editor, scorers, device, config)
     run_app(workbench, args.world)
+
+    print_speedups(editor)
 
 
 def _config(args: argparse.Namespace) -> Any:

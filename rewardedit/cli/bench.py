@@ -15,11 +15,13 @@ from rewardedit.cli.score_input import add_world_option, are_settings
 from rewardedit.cli.spelling import require_known
 
 # names whose tables have no ratings by people: module with `run(args)` and `ABOUT`
-RUNS = {"robustness": "rewardedit.cli.bench_robustness", "shapes": "rewardedit.cli.bench_shapes"}
-# their settings: module and dataclass
+RUNS = {"robustness": "rewardedit.cli.bench_robustness"}
+# pages of generated worlds: package and dataclass of the settings
+PAGES = {"shapes": ("rewardedit.shapes.bench", "ShapesBench")}
+# settings of both: module and dataclass
 SETTINGS = {
-    "robustness": ("rewardedit.cli.bench_robustness", "RobustnessSettings"),
-    "shapes": ("rewardedit.shapes.bench.settings", "ShapesBench"),
+    "robustness": (RUNS["robustness"], "RobustnessSettings"),
+    **{name: (f"{package}.settings", kind) for name, (package, kind) in PAGES.items()},
 }
 
 
@@ -32,13 +34,15 @@ def add_parser(commands: Any) -> None:
         help="the benchmark, and its hub id, folder or file if it is not the published one; without NAME: "
         "list all",
     )
-    p.add_argument("--scorer", nargs="+", metavar="NAME", help="as for rewardedit score")
+
+    p.add_argument("--scorer", nargs="+", metavar="NAME", help="scorers, written as for rewardedit score")
     p.add_argument("--checkpoint", help="for the scorers that read one: a hub name or a folder")
     p.add_argument(
         "--from-scores",
         metavar="FILE",
         help="take scores from a .json, .csv or .parquet file with ids instead of scoring; no images needed",
     )
+
     p.add_argument(
         "--edits",
         nargs="+",
@@ -51,13 +55,18 @@ def add_parser(commands: Any) -> None:
         metavar="EDITOR",
         help="compare editors on the benchmark's requests instead: models, or folders of edited images",
     )
+
     p.add_argument("--compat", metavar="PAPER", help="compute as a paper's released code does")
     p.add_argument(
         "--exclude-overlap", action="store_true", help="leave out items that a scorer was trained on"
     )
     p.add_argument(
-        "--limit", type=int, metavar="N", help="of retrieval: the first N edits, which are N² items"
+        "--limit",
+        type=int,
+        metavar="N",
+        help="number of edits to read for retrieval, the first ones; they make N² items",
     )
+
     p.add_argument("--size", type=int, help="bring images to this many pixels a side and score in batches")
     p.add_argument("--seed", type=int, default=0, help="random seed of folds and resamples (default: 0)")
     p.add_argument(
@@ -66,6 +75,7 @@ def add_parser(commands: Any) -> None:
         help="folder for scores, JSON, CSV and a page; the same command goes on where it was interrupted "
         "(default: bench/NAME)",
     )
+
     add_world_option(p)
     add_engine_option(p)
     p.set_defaults(run=run, check=check, parser=p, words="input")
@@ -88,6 +98,9 @@ def run(args: argparse.Namespace) -> None:
     if args.input[0] in RUNS:
         import_module(RUNS[args.input[0]]).run(args)
         return
+    if args.input[0] in PAGES:
+        run_page(args, args.input[0])
+        return
     name, path = read_name(args)
     out = to_path(args.out or f"bench/{name}")
     if args.editors and name == bench_magicbrush.NAME:
@@ -96,6 +109,16 @@ def run(args: argparse.Namespace) -> None:
         bench_editors.run(args, name, path)
         return
     bench(args, name, path, out)
+
+
+def run_page(args: argparse.Namespace, name: str) -> None:
+    """Compares the scorers of a generated world on a page."""
+    from rewardedit.cli.bench_robustness import refuse_options
+    from rewardedit.data.worlds import world
+
+    refuse_options(args, name)
+    specs = chosen_scorers(args.scorer, world(name)) if args.scorer else {}
+    import_module(f"{PAGES[name][0]}.page").run(args, tuple(specs.values()))
 
 
 def read_name(args: argparse.Namespace) -> tuple[str, str]:
@@ -114,8 +137,9 @@ def listing() -> list[str]:
     from rewardedit.evaluation.protocols import BENCHMARKS, find_benchmark
 
     lines = []
-    for name in (*BENCHMARKS, *RUNS):
-        about = import_module(RUNS[name]).ABOUT if name in RUNS else find_benchmark(name).about
+    modules = {**RUNS, **{name: f"{package}.page" for name, (package, _) in PAGES.items()}}
+    for name in (*BENCHMARKS, *modules):
+        about = import_module(modules[name]).ABOUT if name in modules else find_benchmark(name).about
         lines.append(f"{name}: {about.title}. {about.paper}")
         lines.append(f"    {about.size}; licence: {about.licence}")
         lines.append(f"    {about.data}; {about.download}")

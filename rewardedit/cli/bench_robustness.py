@@ -40,8 +40,8 @@ class RobustnessSettings:
     """Settings that follow `rewardedit bench robustness`."""
 
     data: DataConfig  # a table with a column `good`, or rows of a generated world
-    good_from: float = 8.0  # of a world: least exact rating of a good edit, 0 to 10
-    failed_up_to: float = 2.0  # of a world: highest exact rating of a failed edit
+    good_from: float = 8.0  # least exact rating of a world's good edits, 0 to 10
+    failed_up_to: float = 2.0  # highest exact rating of a world's failed edits
     attack: RobustnessConfig = field(default_factory=RobustnessConfig)
 
 

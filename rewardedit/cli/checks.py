@@ -54,7 +54,7 @@ class HubCache:
     """The Hugging Face cache."""
 
     folder: Path
-    datasets_folder: Path  # where 🤗 datasets keeps the tables that it has prepared
+    datasets_folder: Path  # folder of the tables that 🤗 datasets has prepared
     repos: tuple[CachedRepo, ...]
 
     def find(self, name: str) -> CachedRepo | None:
@@ -75,8 +75,8 @@ class PackagedModel:
     """One of the small models that come with the package."""
 
     name: str
-    bytes: int | None  # of its weights; None: not there
-    default: bool  # whether commands use it if none is named
+    bytes: int | None  # bytes of its weights; None: not there
+    default: bool  # true if commands use it where none is named
 
 
 def packages() -> list[Package]:

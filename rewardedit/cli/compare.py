@@ -34,12 +34,15 @@ def add_parser(commands: Any) -> None:
     )
     p.add_argument("--sources", metavar="FOLDER", help="the source images, by the names of the edits")
     p.add_argument(
-        "--instructions", metavar="FILE", help="of folders: a table with the columns name and instruction"
+        "--instructions",
+        metavar="FILE",
+        help="table of the folders' instructions, with the columns name and instruction",
     )
-    p.add_argument("--instruction", metavar="TEXT", help="of folders: what was asked of all images")
+    p.add_argument("--instruction", metavar="TEXT", help="one instruction for all images")
     p.add_argument("--scorer", nargs="+", metavar="NAME", help=f"{EXAMPLES} (default: {JUDGE})")
     add_world_option(p)
     add_columns_option(p)
+
     p.add_argument(
         "--kind", metavar="COLUMN", help="column with the kind of edit (default: edit_type or kind)"
     )
@@ -49,6 +52,7 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--tie", type=float, default=0.0, metavar="X", help="scores that differ by at most X are a tie"
     )
+
     p.add_argument(
         "--out",
         metavar="FOLDER",
@@ -59,9 +63,10 @@ def add_parser(commands: Any) -> None:
         "--draw",
         nargs="+",
         metavar="N",
-        help="on the page, draw heat maps, or what bpm found: for N requests with the largest differences, "
-        "or for requests by name",
+        help="on the page, draw heat maps, or what bpm or dice found: for N requests with the largest "
+        "differences, or for requests by name",
     )
+
     p.add_argument(
         "--judge-pairs",
         metavar="MODEL",
@@ -79,6 +84,7 @@ def add_parser(commands: Any) -> None:
         metavar="X",
         help="greatest drop of a mean in the scorer's units, for all or for one: 0.02 adiee=0.2 (default: 0)",
     )
+
     add_engine_option(p)
     p.set_defaults(run=run, parser=p, words="input")
 

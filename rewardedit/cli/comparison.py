@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.cli.score import load_scorers, on_device, read_batch, tell
-from rewardedit.scorer_spec import ScorerSpec, all_terms
+from rewardedit.scorer_spec import ScorerSpec
 
 Records = list[dict[str, Any]]
 SCORES = "scores"  # the folder of the scores
@@ -230,30 +230,17 @@ def read_draw(words: list[str], requests: Any) -> frozenset[str]:
     return frozenset(chosen)
 
 
-def drawable(specs: dict[str, ScorerSpec]) -> tuple[str, ScorerSpec] | None:
-    """The first scorer whose view of an edit can be drawn; its option of `rewardedit score`."""
-    from rewardedit.scorers.load import find_scorer
-
-    for spec in specs.values():
-        names = [name for name, _ in all_terms(spec)]
-        if names == ["bpm"]:
-            return "--explain", spec
-        if all(find_scorer(name).differentiable for name in names):
-            return "--heatmap", spec
-    return None
-
-
 def drawing_commands(specs: dict[str, ScorerSpec]) -> dict[str, str]:
     """Options of `rewardedit score` that draw an edit, without the file, by what they draw."""
+    from rewardedit.cli.drawing import drawable
     from rewardedit.files import to_json
 
     found = drawable(specs)
     if found is None:
         return {}
-    option, spec = found
+    option, spec, title = found
     word = shlex.quote(spec if isinstance(spec, str) else to_json(spec))
-    what = "what bpm found" if option == "--explain" else "heat map"
-    return {what: f"--scorer {word} {option}"}
+    return {title: f"--scorer {word} {option}"}
 
 
 def drawing(rows: Any, specs: dict[str, ScorerSpec], size: int | None) -> Any:
@@ -263,20 +250,21 @@ def drawing(rows: Any, specs: dict[str, ScorerSpec], size: int | None) -> Any:
         ValueError: if no scorer's view of an edit can be drawn.
     """
     from rewardedit import devices
+    from rewardedit.cli.drawing import EXPLAIN, drawable
     from rewardedit.images import to_pil
     from rewardedit.reports.explain import explain
     from rewardedit.reports.heatmap import draw_heat, heat_map
 
     found = drawable(specs)
     if found is None:
-        raise ValueError(f"--draw: expected bpm or a differentiable scorer; got {', '.join(specs)}")
-    option, spec = found
+        raise ValueError(f"--draw: expected bpm, dice or a differentiable scorer; got {', '.join(specs)}")
+    option, spec, title = found
     scorer = load_scorers({"": spec}, {})[""].to(devices.default_device())
 
     def draw(row: int) -> tuple[str, Any]:
         batch = read_batch(rows[row], size, "crop").to(devices.default_device())
-        if option == "--explain":
-            return "what bpm found", explain(scorer, batch)
-        return "heat map", to_pil(draw_heat(batch.edited, heat_map(scorer, batch))[0])
+        if option == EXPLAIN:
+            return title, explain(scorer, batch)
+        return title, to_pil(draw_heat(batch.edited, heat_map(scorer, batch))[0])
 
     return draw

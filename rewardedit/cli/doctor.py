@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     p = commands.add_parser(
         "doctor",
         help="say what is installed, what runs where, and what each recipe still needs",
-        epilog="Nothing is fetched. The exit code is 0 where all that works offline works, and 1 where not.",
+        epilog="It downloads nothing. The exit code is 0 if everything that works offline is ready, else 1.",
     )
     p.add_argument("recipe", metavar="RECIPE", nargs="?", help="list everything that this recipe needs")
     p.add_argument("--all", action="store_true", help="list every package, model and need")

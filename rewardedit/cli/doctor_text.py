@@ -4,14 +4,17 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from rewardedit.cli.downloads import total
+from rewardedit.cli.downloads import in_short, total
 from rewardedit.cli.recipes import recipe_groups
 from rewardedit.models import RECIPES
 from rewardedit.models.extras import install_command
 
 WIDTH = 100  # columns of a screen
+WIDE = 41  # columns of a recipe's name
 SHORT = 14  # recipes; longer groups are listed by their state
-IN_ORDER = "all that works offline is in order"
+SHOWN = 4  # needed packages that a screen names
+IN_ORDER = "Everything that works offline is ready"
+HINT = "rewardedit doctor RECIPE lists what one needs, --all everything; +?: and some of unknown size"
 
 
 def needs_of(recipe: dict[str, Any]) -> list[str]:
@@ -30,11 +33,10 @@ def screen(found: dict[str, Any]) -> list[str]:
         return [*of_recipe(name, recipe), *_end(found)]
     lines = [*_machine(found), *_packages(found["packages"]), *_models(found), *_cache(found["cache"])]
     for title, names in recipe_groups(list(recipes)):
-        lines.append(f"recipes: {title}")
+        lines.append(f"{title}:")
         states = {name: state_of(recipes[name]) for name in names}
         lines += _apart(states) if len(states) <= SHORT else _together(states)
-    hint = "rewardedit doctor RECIPE lists what one needs; rewardedit doctor --all lists everything"
-    return [*lines, *_end(found), hint]
+    return [*lines, *_end(found), HINT]
 
 
 def of_recipe(name: str, recipe: dict[str, Any]) -> list[str]:
@@ -59,9 +61,9 @@ def state_of(recipe: dict[str, Any]) -> str:
             command = need["remedy"].removesuffix(" makes it")
             runs.append(f"after {command.removeprefix('rewardedit train ')}")
         elif not need["on_hub"]:
-            others.append(f"needs {need['kind']} {need['name']}")
+            others.append(f"needs {need['name']}")
 
-    states = [total(downloads)] if downloads else []
+    states = [f"downloads {in_short(downloads)}"] if downloads else []
     return "; ".join([*states, *dict.fromkeys(runs), *others]) or "ready"
 
 
@@ -91,7 +93,8 @@ def _packages(packages: list[dict[str, Any]]) -> list[str]:
         if package["problem"]:
             faults.append(f"  {name}: {package['problem']}")
 
-    lines = [*_wrapped("packages: ", needed), *faults]
+    rest = [f"{len(needed) - SHOWN} more"] if len(needed) > SHOWN else []
+    lines = [*_wrapped("packages: ", [*needed[:SHOWN], *rest]), *faults]
     if missing:
         lines += _wrapped("optional, not installed: ", missing)
     return lines
@@ -118,25 +121,21 @@ def _cache(cache: dict[str, Any]) -> list[str]:
 
 
 def _apart(states: Mapping[str, str]) -> list[str]:
-    """A line for each recipe."""
-    wide = max(map(len, states)) + 2
-    return [_cut(f"  {name:<{wide}}{state}") for name, state in states.items()]
+    """A recipe's state in a line, or in several below one another."""
+    lines: list[str] = []
+    for name, state in states.items():
+        head = f"  {name:<{WIDE}}"
+        lines += textwrap.wrap(
+            state, WIDTH, initial_indent=head, subsequent_indent=" " * len(head), break_on_hyphens=False
+        )
+    return lines
 
 
 def _together(states: Mapping[str, str]) -> list[str]:
-    """Those that are ready, and those that are not, in two lists."""
-    ready: list[str] = []
-    others: list[str] = []
-    for name, state in states.items():
-        if state == "ready":
-            ready.append(name)
-        else:
-            others.append(name)
-
-    lines = _wrapped("  ready: ", ready) if ready else []
-    if others:
-        lines += _wrapped("  after others: ", others)
-    return lines
+    """The number of those that are ready, and the names of the others."""
+    others = [name for name, state in states.items() if state != "ready"]
+    ready = f"  {len(states) - len(others)} ready"
+    return _wrapped(f"{ready}; after others: ", others) if others else [ready]
 
 
 def _wrapped(head: str, names: list[str]) -> list[str]:
@@ -149,10 +148,6 @@ def _wrapped(head: str, names: list[str]) -> list[str]:
 
 def _indented(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else line[: WIDTH - 2] + " …"
 
 
 def _end(found: dict[str, Any]) -> list[str]:

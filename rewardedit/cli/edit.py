@@ -1,4 +1,4 @@
-"""`rewardedit edit INPUT INSTRUCTION … --out FOLDER`"""
+"""`rewardedit edit INPUT INSTRUCTION …`"""
 
 import argparse
 import dataclasses
@@ -11,6 +11,7 @@ from rewardedit.cli.score_input import add_columns_option, add_world_option, rea
 from rewardedit.models import EDITOR, names_in
 from rewardedit.scorer_spec import ScorerSpec, spec_name
 
+OUT = "edited"  # the default folder
 BEST = 10.0  # the default score that is requested from a reward-conditioned editor
 
 
@@ -27,7 +28,7 @@ def add_parser(commands: Any) -> None:
         metavar="INSTRUCTION",
         help="what to change; several are applied one after another",
     )
-    p.add_argument("--out", required=True, help="folder for the edited images")
+    p.add_argument("--out", default=OUT, help=f"folder for the edited images (default: {OUT})")
     add_editor_options(p)
     add_world_option(p)
     p.add_argument(
@@ -59,7 +60,7 @@ def add_parser(commands: Any) -> None:
     )
     add_columns_option(p)
     p.add_argument("--size", type=int, help="scale the shorter side to this many pixels")
-    p.add_argument("--seed", type=int, default=0)
+    p.add_argument("--seed", type=int, default=0, help="random seed of the first edit (default: 0)")
     p.set_defaults(run=run, parser=p, words="instruction")
 
 
@@ -72,15 +73,20 @@ def add_editor_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--lora", metavar="FOLDER", help="LoRA weights for the model, as diffusers or a recipe saved them"
     )
-    p.add_argument("--steps", type=int)
-    p.add_argument("--guidance-scale", type=float)
-    p.add_argument("--image-guidance-scale", type=float)
+    p.add_argument("--steps", type=int, help="denoising steps (default: the editor's own)")
+    p.add_argument("--guidance-scale", type=float, help="weight of the instruction (default: the editor's)")
+    p.add_argument("--image-guidance-scale", type=float, help="weight of the source (default: the editor's)")
     p.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
+        help="number type of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
     )
-    p.add_argument("--attention", choices=("auto", "xformers", "sdpa", "eager"), default="auto")
+    p.add_argument(
+        "--attention",
+        choices=("auto", "xformers", "sdpa", "eager"),
+        default="auto",
+        help="implementation of attention (default: the faster of xformers and sdpa, by a short test)",
+    )
     p.add_argument(
         "--compile",
         action="store_true",
@@ -137,6 +143,13 @@ def require_used(args: argparse.Namespace, editor: Any) -> None:
         raise ValueError(f"--image-guidance-scale has no effect on {args.model}; leave it out")
 
 
+def print_speedups(editor: Any) -> None:
+    """Prints what became of `--compile` and `--graphs`, once the editor has run."""
+    for record in (editor.compilation, editor.replay):
+        if record is not None:
+            print(record, flush=True)
+
+
 def run(args: argparse.Namespace) -> None:
     from rewardedit import devices
     from rewardedit.cli.announce import announce_editor, announce_models, announce_scorers
@@ -169,7 +182,7 @@ def run(args: argparse.Namespace) -> None:
     announce_scorers(used)
     announce_editor(args.model)
     announce_models({spec_name(spec): spec for spec in used})
-    scorer = load_scorer(judge).to(device) if judge else None
+    scorer = load_scorer(judge, device=device) if judge else None
     editor = load_edit_model(args, device)
     print(editor.attention)
     require_used(args, editor)
@@ -188,12 +201,9 @@ def run(args: argparse.Namespace) -> None:
     )
     failed = run_edits(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 
-    if editor.compilation is not None:
-        print(editor.compilation)
-    if editor.replay is not None:
-        print(editor.replay)
+    print_speedups(editor)
     if len(failed) < len(jobs):
-        print(f"gallery: {Path(args.out) / 'gallery.html'}")
+        print(f"edited images are in {args.out}; gallery: {Path(args.out) / 'gallery.html'}")
     if failed:
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{len(failed)} of {len(jobs)} not edited; {name}: {reason}")

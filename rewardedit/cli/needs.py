@@ -22,7 +22,7 @@ from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
 from rewardedit.models.extras import extras, install_command
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers.load import models_of
-from rewardedit.synthesis.differences import DifferencePairsConfig
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.training.noise_masks import WITHOUT_MODEL
 
@@ -61,7 +61,7 @@ class Reference:
 
     kind: Literal["model", "data", "package"]
     name: str
-    on_hub: bool = True  # whether the name may be one on the hub
+    on_hub: bool = True  # true if the name may be one on the hub
 
 
 def missing_requirements(
@@ -94,7 +94,7 @@ def source_of(module: Any, config: Any) -> str:
     """Source code of a recipe's trainer, or of those of all its phases."""
     trainings = getattr(config, "trainings", dict)().values()
     modules = [module, *(importlib.import_module(type(phase.settings).__module__) for phase in trainings)]
-    return "\n".join(inspect.getsource(each) for each in dict.fromkeys(modules))
+    return "\n".join(map(inspect.getsource, dict.fromkeys(modules)))
 
 
 def references(config: Any) -> Iterator[Reference]:
@@ -129,7 +129,7 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
     elif name in MODEL_SETTINGS:
         for model in _each(value):
             yield Reference("model", model)
-    elif name == "optimizer" and value == "adamw8bit":
+    elif name == "quantize" or value == "adamw8bit":
         yield Reference("package", "bitsandbytes")
 
 

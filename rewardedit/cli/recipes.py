@@ -3,8 +3,10 @@
 import argparse
 import difflib
 import importlib
+import re
 import textwrap
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,10 @@ GROUPS = {
     "make data": ("adiee_data", "vlm_sft"),
 }
 OTHERS = "others"
-INDENT = 43  # columns before a description
+TITLE = "rewardedit train NAME runs a recipe, with --dry-run its plan; +?: and some of unknown size"
+INDENT = 41  # columns of a recipe's name
+MEMORY = 8
+DOWNLOAD = 10
 FIRST = "quickstart"
 START = "start here (no download)"
 WORLD = "try things out on drawn shapes (small models, no download)"
@@ -56,19 +61,13 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    lines = ["rewardedit train NAME runs a recipe; --dry-run shows its plan first"]
+    lines = [TITLE, f"{'':{INDENT}}{'memory':>{MEMORY}}{'download':>{DOWNLOAD}}"]
     for title, names in recipe_groups(recipe_names()):
-        lines += ["", f"{title}:"]
+        lines.append(f"{title}:")
         if title == WORLD and not args.all:
-            lines += textwrap.wrap(
-                ", ".join(names),
-                WIDTH - 2,
-                initial_indent="  ",
-                subsequent_indent="  ",
-                break_on_hyphens=False,
-            )
+            lines += textwrap.wrap(", ".join(names), WIDTH - 2, **WORLD_FORM)
         else:
-            lines += [line for name in names for line in _described(name)]
+            lines += map(_described, names)
     print("\n".join(lines))
 
 
@@ -87,12 +86,39 @@ def recipe_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     return [(title, group) for title, group in groups.items() if group]
 
 
-def _described(name: str) -> list[str]:
-    """A recipe's name and the first line of its file, in at most two lines."""
-    path = recipe_path(name)
-    about = path.read_text(encoding="utf-8").splitlines()[0].lstrip("# ")
-    text = textwrap.wrap(about, WIDTH - INDENT, max_lines=2, placeholder=" …")
-    return [f"  {name:<{INDENT - 3}} {text[0]}", *(" " * INDENT + line for line in text[1:])]
+def _described(name: str) -> str:
+    """A recipe's name, GPU memory and downloads, and the first line of its file."""
+    about = header(name)[0]
+    memory = f"{gpu_memory(name):.0f} GiB" if gpu_memory(name) else ""
+    line = f"  {name:<{INDENT - 2}}{memory:>{MEMORY}}{downloads(name):>{DOWNLOAD}}  {about}"
+    return line.rstrip()
+
+
+def header(name: str) -> list[str]:
+    """The comment lines at the head of a packaged recipe."""
+    lines = recipe_path(name).read_text(encoding="utf-8").splitlines()
+    return [line.lstrip("# ") for line in takewhile(lambda line: line.startswith("#"), lines)]
+
+
+def gpu_memory(name: str) -> float | None:
+    """Largest GiB of all stages, computed, as a recipe's header says, or that of its phases' recipes; None if
+    none says it.
+    """
+    sizes: list[float] = []
+    for line in header(name):
+        if line.startswith("Memory"):
+            sizes += map(float, re.findall(r"\d+\.\d+", line.partition("): ")[2]))
+    phases_of = configs.load_yaml(recipe_path(name)).get("phases", ())
+    for phase in phases_of if not sizes else ():
+        of_phase = gpu_memory(phase["recipe"]) if "recipe" in phase else None
+        sizes += [of_phase] if of_phase else []
+    return max(sizes, default=None)
+
+
+def downloads(name: str) -> str:
+    """The GB of a recipe's downloads with an empty cache, as its header says; "" without one."""
+    told = [line.partition(": ")[2] for line in header(name) if line.startswith("Downloads: ")]
+    return told[0] if told else ""
 
 
 def recipe_folders() -> list[Path]:
@@ -159,7 +185,23 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
         values = {"name": run_name(name), **configs.load_yaml(recipe_path(name))}
     if phases.has_phases(values):
         return phases.in_full(values, words, lambda other: read_recipe(other, []))
-    return configs.override(values, words)
+    return compared_on_own(configs.override(values, words), words)
+
+
+def compared_on_own(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """A recipe whose comparison is on rows held out of the data, if `key=value` words name other data and no
+    other rows for the comparison. No rows are held out of streamed or labelled ones, for which the recipe's
+    stay.
+    """
+    given = configs.assignments(words)
+    data = values.get("data")
+    other_data = "data" in given or "data.name" in given
+    if not other_data or {"evaluate", "evaluate.data"} & given.keys() or not isinstance(data, dict):
+        return values
+    evaluate = values.get("evaluate")
+    if data.get("stream") or data.get("name") == "labelled" or not isinstance(evaluate, dict):
+        return values
+    return {**values, "evaluate": {**evaluate, "data": None}} if evaluate.get("data") else values
 
 
 def is_run(name: str) -> bool:

@@ -91,13 +91,33 @@ def run(args: argparse.Namespace) -> None:
     given = {"scorers": specs, "options": options, "size": size, "policy": policy, **as_settings(args)}
     settings = partial(made_of, args, rows, given, loaded, out)
 
-    if batch is not None:
-        _draw(args, batch, load())
+    drawn = None if batch is None else _draw(args, batch, load(), in_shards)
 
     if in_shards:
         write_parquet(out, settings(), rows, load, size, policy, args.json)
     else:
+        load = load if drawn is None else partial(dict, drawn)
         write_or_print(out, settings, args.json, rows, load, size, policy)
+
+
+def _draw(args: argparse.Namespace, batch: Any, scorers: dict[str, Any], in_shards: bool) -> dict[str, Any]:
+    """Draws one edit as --heatmap asks, and returns its scorer, which draws as --explain asks when it scores.
+    Scores in shards may be there already, so that their explanation is drawn at once.
+    """
+    from rewardedit.cli.drawing import Explained, write_heatmap
+    from rewardedit.scoring import score_batch
+
+    if args.heatmap:
+        write_heatmap(batch, scorers, Path(args.heatmap))
+    if not args.explain:
+        return scorers
+    explained: dict[str, Any] = {}
+    for name, scorer in scorers.items():
+        explained[name] = Explained(scorer, Path(args.explain))
+    if not in_shards:
+        return explained
+    score_batch(batch, explained)
+    return scorers
 
 
 def _read_out(name: str | None) -> Any:
@@ -135,7 +155,7 @@ def load_scorers(specs: dict[str, ScorerSpec], options: dict[str, str]) -> dict[
     """The scorers of these specs, by their names."""
     from rewardedit.scorers import load_scorer
 
-    return {name: load_scorer(spec, **options) for name, spec in specs.items()}
+    return {name: load_scorer(spec, device="cpu", **options) for name, spec in specs.items()}
 
 
 def on_device(loaded: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -360,38 +380,3 @@ def read_batch(sample: Any, size: int | None, policy: str) -> Any:
     from rewardedit.data.reading import PreparedRows
 
     return collate([PreparedRows([sample], size, policy).prepare(sample)])
-
-
-def _draw(args: argparse.Namespace, batch: Any, scorers: dict[str, Any]) -> None:
-    """Draws one edit as --heatmap and --explain ask; there is one scorer."""
-    if args.heatmap:
-        write_heatmap(batch, scorers, Path(args.heatmap))
-    if args.explain:
-        (scorer,) = scorers.values()
-        write_explanation(batch, scorer, Path(args.explain))
-
-
-def write_heatmap(batch: Any, scorers: dict[str, Any], path: Path) -> None:
-    """Writes source, edit and heat map of one scorer side by side."""
-    from rewardedit.reports.heatmap import heat_map, side_by_side
-    from rewardedit.scoring import score_batch
-
-    ((name, scores),) = score_batch(batch, scorers).items()
-    score = float(scores.score[0]) if scores.valid[0] else None
-    side_by_side(batch, heat_map(scorers[name], batch), name, score).save(path)
-    print(
-        f"heat map: {path} (source, edit, heat; green: this change raised the score, red: it lowered it)",
-        file=sys.stderr,
-    )
-
-
-def write_explanation(batch: Any, scorer: Any, path: Path) -> None:
-    """Writes what BPM or DICE found, and its verdicts.
-
-    Raises:
-        ValueError: if the scorer is another.
-    """
-    from rewardedit.reports.explain import explain
-
-    explain(scorer, batch).save(path)
-    print(f"explanation: {path}", file=sys.stderr)

@@ -24,15 +24,19 @@ def add_input_options(p: argparse.ArgumentParser) -> None:
         "--sources; or a data set, e.g. name=magicbrush path=FOLDER",
     )
     p.add_argument(
-        "--sources", metavar="FOLDER", help="of folders: the source images, by the names of the edits"
+        "--sources",
+        metavar="FOLDER",
+        help="folder of the source images of a folder of edits, by the same names",
     )
     p.add_argument(
-        "--instructions", metavar="FILE", help="of folders: a table with the columns name and instruction"
+        "--instructions",
+        metavar="FILE",
+        help="table of a folder's instructions, with the columns name and instruction",
     )
-    p.add_argument("--instruction", metavar="TEXT", help="of folders: what was asked of all images")
-    p.add_argument("--source-caption", help="of a pair")
-    p.add_argument("--target-caption", help="of a pair")
-    p.add_argument("--target", metavar="FILE", help="of a pair: the ground-truth edit")
+    p.add_argument("--instruction", metavar="TEXT", help="one instruction for all images of a folder")
+    p.add_argument("--source-caption", help="caption of the source image, for one pair")
+    p.add_argument("--target-caption", help="caption of the target image, for one pair")
+    p.add_argument("--target", metavar="FILE", help="ground-truth edit of one pair")
     p.add_argument("--mask", metavar="FILE", help=MASK)
     add_columns_option(p)
 

@@ -41,14 +41,8 @@ def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Set
     for field in dataclasses.fields(kind):
         name = f"{where}{field.name}"
         value = default_of(field) if config is None else getattr(config, field.name)
-        group = next(
-            (
-                variant
-                for variant in (hints[field.name], *typing.get_args(hints[field.name]))
-                if is_group(variant)
-            ),
-            None,
-        )
+        variants = (hints[field.name], *typing.get_args(hints[field.name]))
+        group = next(filter(is_group, variants), None)
         help_text = re.sub(r"\bNone\b", "null", comments.get(field.name, ""))  # as it is written in a recipe
         if group is None:
             yield Setting(name, type_name(hints[field.name]), value, help_text)
@@ -109,9 +103,8 @@ def own_comments(source: str) -> dict[str, str]:
             if not line.strip().startswith("#"):
                 break
             above.insert(0, line.strip())
-        comment = " ".join(
-            line.removeprefix("#").strip() for line in ([rest] if rest.startswith("#") else above)
-        )
+        written = [rest] if rest.startswith("#") else above
+        comment = " ".join(line.removeprefix("#").strip() for line in written)
         if comment:
             found[node.target.id] = comment
     return found
@@ -122,7 +115,7 @@ def type_name(hint: Any) -> str:
     origin = typing.get_origin(hint)
     variants = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_name(variant) for variant in variants)
+        return " or ".join(map(type_name, variants))
     if origin is typing.Literal:
         return " | ".join(map(str, variants))
     if origin is tuple:

@@ -15,7 +15,7 @@ def add_parser(commands: Any) -> None:
     sheet.add_argument("file", metavar="FILE", help="image to draw (.png)")
     sheet.set_defaults(run=draw, parser=sheet, words=None)
     for own, backdrops in ((export, ["plain"]), (sheet, ["plain", "textured", "photo"])):
-        own.add_argument("--split", choices=("train", "val", "test"), default="val")
+        own.add_argument("--split", choices=("train", "val", "test"), default="val", help="part of the world")
         own.add_argument(
             "--backdrops",
             nargs="*",

@@ -9,11 +9,11 @@ from rewardedit import config as configs
 from rewardedit.cli.engine import add_engine_option
 from rewardedit.cli.phases import has_phases
 from rewardedit.cli.recipes import (
+    header,
     is_run,
     load_recipe,
     read_recipe,
     recipe_names,
-    recipe_path,
     require_known,
 )
 from rewardedit.cli.terminal import quiet
@@ -50,6 +50,12 @@ def add_parser(commands: Any) -> None:
     p.add_argument(
         "--dry-run", action="store_true", help="check everything and print the plan, without computing"
     )
+    p.add_argument(
+        "--settings",
+        action="store_true",
+        dest="with_settings",
+        help="with --dry-run: print every setting with its value, too",
+    )
     earlier = p.add_mutually_exclusive_group()
     earlier.add_argument(
         "--resume",
@@ -65,12 +71,15 @@ def add_parser(commands: Any) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError on a misspelt name, before a library is imported."""
+    if args.with_settings and not args.dry_run:
+        raise ValueError("--settings: has no effect without --dry-run; add it")
     require_known(args.recipe, args.settings)
 
 
 def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.announce import announce, announcements, look_on_hub, own_code
     from rewardedit.cli.checks import hub_cache
+    from rewardedit.cli.downloads import disk_line
     from rewardedit.cli.needs import missing_requirements, source_of
     from rewardedit.cli.small_models import warn_of_training
     from rewardedit.training.run_folder import holds_something
@@ -87,19 +96,22 @@ def run(args: argparse.Namespace) -> None:
     folder = folder or Path("runs") / config.name
     args.out = str(folder)  # for the message about a full disk
 
-    needs = missing_requirements(config, source_of(module, config), hub_cache(), recipe_names())
+    cache = hub_cache()
+    needs = missing_requirements(config, source_of(module, config), cache, recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
-    is_chain = bool(getattr(config, "phases", None))
-    on_hub = look_on_hub(needs) if is_chain or not args.dry_run else {}
+    on_hub = look_on_hub(needs, only_look=args.dry_run)
     lines = announcements(config, needs, replaced, on_hub)
-    if len(on_hub) > 1:
-        total = sum(found.size for found in on_hub.values())
-        lines.append(f"downloads in all: at most {total / 1e9:.1f} GB")
     announce([line for line in lines if line not in code])
     warn_of_training(config)
+    listed = {name: found.size / 1e9 for name, found in on_hub.items()}
+    downloads = [need.name for need in needs if need.on_hub]
+    disk = disk_line(downloads, listed, cache.folder, folder)
     if args.dry_run:
-        print_plan(module, config, needs, folder, measured(read_recipe(args.recipe, args.settings)))
+        known = measured(args.recipe, read_recipe(args.recipe, args.settings))
+        print_plan(module, config, needs, folder, known, disk, args.with_settings)
         return
+    if downloads:
+        announce([disk])
     if replaced is not None:
         require_there(needs, on_hub)  # before an earlier run is deleted
     from rewardedit.training.run import report_usage
@@ -109,39 +121,52 @@ def run(args: argparse.Namespace) -> None:
         module.main(config, folder, resume=args.resume)
 
 
-def print_plan(module: Any, config: Any, needs: list[Any], folder: Path, known: list[str]) -> None:
-    """Prints the settings, what is missing, and what the run in a folder will do.
+def print_plan(
+    module: Any,
+    config: Any,
+    needs: list[Any],
+    folder: Path,
+    known: list[str],
+    disk: str,
+    with_settings: bool = False,
+) -> None:
+    """Prints what the run in a folder will do, what is missing, and its disk.
 
     Args:
-        known: lines on hardware and memory.
+        needs: everything that is missing; downloads among it are announced already.
+        known: lines on hardware and memory, for what the plan cannot compute.
+        disk: the line on the disk.
+        with_settings: print all settings, too.
 
     Raises:
         ValueError: if something is missing, after printing all that can be said without it.
     """
-    from rewardedit.training.estimate import PlanIncomplete
-
-    print(configs.dump(config))
-    for need in needs:
-        print(f"not there: the {need.kind} {need.name}: {need.remedy}")
-    print("\n".join(known), end="\n" if known else "")
+    incomplete = None
     try:
         # Plans of phases name what earlier ones have left in the folder.
         asked = (config, folder) if hasattr(config, "trainings") else (config,)
-        print("\n".join(module.plan(*asked)))
-    except PlanIncomplete as incomplete:
-        print("\n".join(incomplete.lines))
-        raise
+        lines = module.plan(*asked)
+    except ValueError as error:
+        incomplete = error
+        lines = getattr(error, "lines", [])
+    missing = [f"not there: the {need.kind} {need.name}: {need.remedy}" for need in needs if not need.on_hub]
+    said = known if incomplete is not None or hasattr(config, "trainings") else []
+    print("\n".join([*said, *lines, *missing, disk]))
+    if with_settings:
+        print(f"\n{configs.dump(config)}")
+    if incomplete is not None:
+        raise incomplete
 
 
-def measured(values: dict[str, Any]) -> list[str]:
-    """Hardware and memory of each phase's recipe, as its header says."""
+def measured(recipe: str, values: dict[str, Any]) -> list[str]:
+    """Hardware and memory of a recipe, or of each phase's, as its header says."""
     lines = []
     for key, entry in values.get("phases", {}).items():
         if entry["recipe"] in recipe_names():
-            head = recipe_path(entry["recipe"]).read_text().splitlines()
-            told = [line.lstrip("# ") for line in head if line.startswith(("# Hardware:", "# Memory"))]
-            lines += [f"{key}, {entry['recipe']}: {line}" for line in told]
-    return lines
+            lines += [f"{key}, {entry['recipe']}: {line}" for line in header(entry["recipe"])]
+    if not lines and recipe in recipe_names():
+        lines = [f"{recipe}: {line}" for line in header(recipe)]
+    return [line for line in lines if ": Hardware:" in line or ": Memory" in line]
 
 
 def require_there(needs: list[Any], on_hub: Collection[str]) -> None:

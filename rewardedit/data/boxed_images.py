@@ -11,6 +11,7 @@ from typing import Any
 
 from rewardedit.data.annotations import find_image
 from rewardedit.regions.differences import Box
+from rewardedit.scorers.dice_text import plain_subject
 from rewardedit.untrusted import printable, read_json_file
 
 FOLDERS = ("", "images", "train2017", "val2017")  # in which an image may lie, in the given folder
@@ -52,7 +53,7 @@ def read_boxed_images(annotations: Path, limit: int | None = None) -> list[Boxed
     Objects without an area, and crowds, are left out.
 
     Raises:
-        ValueError: if the file is not in the format of COCO or LVIS.
+        ValueError: if the file is not in the format of COCO or LVIS, or a class with objects has no name.
     """
     whole = read_json_file(annotations)
     try:
@@ -101,4 +102,7 @@ def _object(record: dict[str, Any], image: dict[str, Any], names: dict[Any, str]
         if len(points) >= 6:
             sides = [width, height] * (len(points) // 2)
             polygons.append(tuple(float(value) / side for value, side in zip(points, sides, strict=True)))
-    return BoxedObject(names[record["category_id"]], (x0, y0, x1, y1), tuple(polygons))
+    name = names[record["category_id"]]
+    if not plain_subject(name):
+        raise ValueError(f"category {record['category_id']}: expected a name; got {name!r}")
+    return BoxedObject(name, (x0, y0, x1, y1), tuple(polygons))

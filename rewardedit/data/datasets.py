@@ -61,7 +61,7 @@ class DataConfig:
     offset: int = 0  # index of the first row, from 0
     # image side in pixels, required for training; None: score at each source's own size (a world has its own)
     size: int | None = None
-    resize: Literal["crop", "stretch", "pad"] = "crop"  # how images are made square
+    resize: Literal["crop", "stretch", "pad"] = "crop"  # way to make images square
     # use only this share of the source images, drawn by `seed`, with all rows made of them
     fraction: float = 1.0
     # only rows of these types of edit, if the data set names them, or by these rules (labelled); empty: all
@@ -82,6 +82,7 @@ class DataConfig:
         object.__setattr__(self, "root", folder_of_images(self.root, self.name))
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction: expected above 0 and at most 1; got {self.fraction}")
+
         if self.name in WORLDS:
             known = world(self.name)
             own = self.shapes or WorldConfig()
@@ -100,6 +101,7 @@ class DataConfig:
                 f"shapes: has no effect on {self.name} rows; leave it out, or give the group anew: "
                 f"data={{name: {self.name}, path: …}}"
             )
+
         if self.columns and self.name != "table":
             raise ValueError(
                 f"columns: {self.name} rows have columns of their own; take name=table or leave it out"
@@ -108,6 +110,7 @@ class DataConfig:
             raise ValueError("fraction: needs a data set whose source images are known beforehand; set limit")
         if self.name not in WORLDS and not self.path:
             raise ValueError(f"path: {self.name} rows need one: a hub id, a folder or a file")
+
         least = {"limit": 1, "offset": 0, "size": 1}
         for name, bound in least.items():
             value = getattr(self, name)

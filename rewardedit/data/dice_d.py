@@ -4,11 +4,10 @@ The data set's own files could not be found in public: this reads the layout in 
 keeps and reads differences, a JSON list with a record for each: original_path, edited_path, operation (ADD,
 EDIT or REMOVE), bbox (x0, y0, x1, y1 in shares of the image), complete_difference, gt_prompt, the
 instruction, and confidence. A row is an edit, however many differences it has; `DiceD.differences` returns
-these. The released file does not say if a difference was asked for; an optional key, coherent, true or false,
-does.
+these. The released file does not say if a difference was asked for; two optional keys do: coherent, true or
+false, and reason, a sentence that says why.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,12 @@ from typing import Any
 
 from rewardedit.batch import EditSample
 from rewardedit.data.annotations import find_image, require_text
+from rewardedit.language.answers import one_line
 from rewardedit.regions.differences import COMMANDS, Box, Difference
 from rewardedit.scorers.dice_text import plain_subject
 from rewardedit.untrusted import open_image, printable, read_json
 
 KEYS = ("original_path", "edited_path", "gt_prompt")
-# complete_difference: "COMMAND: subject", with or without the box
-SUBJECT = re.compile(r"(?:\w+\s*:)?\s*(.*?)\s*(?:,\s*[\[(][^\[\]()]*[\])])?\s*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,7 @@ class MarkedDifference:
 
     difference: Difference
     coherent: bool | None = None
+    reason: str = ""  # reason of the verdict, in a sentence
 
 
 class DiceD(Sequence):
@@ -72,7 +71,8 @@ class DiceD(Sequence):
         """The differences of a row, in the order of the file.
 
         Raises:
-            ValueError: if one has no operation, box or text, or coherent is neither true nor false.
+            ValueError: if one has no operation, box or name, coherent is neither true nor false, or its
+                reason is no text.
         """
         records = self.marked[index]
         return [_difference(record, f"edit {index}, difference {i}") for i, record in enumerate(records)]
@@ -87,8 +87,11 @@ def _difference(record: dict[str, Any], name: str) -> MarkedDifference:
     if command is None:
         got = printable(str(record.get("operation")), 40)
         raise ValueError(f"{name}: operation: expected one of {', '.join(COMMANDS)}; got {got}")
-    text = SUBJECT.fullmatch(require_text(record, "complete_difference", name))
-    subject = plain_subject(text[1]) if text else ""
+    text = require_text(record, "complete_difference", name)
+    subject = plain_subject(_subject(text))
+    if not subject:
+        got = printable(text, 40)
+        raise ValueError(f"{name}: complete_difference: expected a name of the object; got {got!r}")
     confidence = record.get("confidence")
     if not isinstance(confidence, int | float) or not 0 <= confidence <= 1:
         confidence = 1.0
@@ -96,7 +99,19 @@ def _difference(record: dict[str, Any], name: str) -> MarkedDifference:
     coherent = record.get("coherent")
     if coherent is not None and not isinstance(coherent, bool):
         raise ValueError(f"{name}: coherent: expected true or false; got {printable(str(coherent), 40)}")
-    return MarkedDifference(difference, coherent)
+    reason = "" if record.get("reason") is None else require_text(record, "reason", name)
+    return MarkedDifference(difference, coherent, one_line(reason))
+
+
+def _subject(text: str) -> str:
+    """The subject of "COMMAND: subject, [x0, y0, x1, y1]"; command and box may be missing."""
+    command, colon, rest = text.partition(":")
+    subject = (rest if colon and command.strip().replace("_", "x").isalnum() else text).strip()
+    opening = max(subject.rfind("["), subject.rfind("("))
+    inside = subject[opening + 1 : -1]
+    before = subject[: max(opening, 0)].rstrip()
+    is_box = subject.endswith(("]", ")")) and not set(inside) & set("])") and before.endswith(",")
+    return before[:-1].strip() if is_box else subject
 
 
 def _box(record: dict[str, Any], name: str) -> Box:

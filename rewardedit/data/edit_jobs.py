@@ -39,9 +39,11 @@ class EditJob:
     @property
     def files(self) -> list[str]:
         """All files that the job may write: its record, its images and their masks."""
-        names = [self.name(turn) for turn in range(len(self.instructions) + 1)]
-        ends = (".png", "-mask.png", CANDIDATES)
-        return [f"{self.stem}.json", *(f"{name}{end}" for name in names for end in ends)]
+        files = [f"{self.stem}.json"]
+        for turn in range(len(self.instructions) + 1):
+            name = self.name(turn)
+            files += [f"{name}.png", f"{name}-mask.png", f"{name}{CANDIDATES}"]
+        return files
 
 
 def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | None = None) -> list[EditJob]:

@@ -36,8 +36,8 @@ class LabelledEdit:
     source_id: str  # the same for all rows made of one image; splits must keep them together
     other_source_id: str | None = None  # set if `edited` is made of another image than `source`
     method: str | None = None  # method that made or changed `edited`; None: from the data set
-    seed: int | None = None  # of the method
-    sequence_id: str | None = None  # of rows from a sequence of edits
+    seed: int | None = None  # seed of the method
+    sequence_id: str | None = None  # the sequence's id, of rows from a sequence of edits
     vae_roundtrip: bool = False  # `edited` went through the autoencoder
     source_caption: str | None = None
     target_caption: str | None = None

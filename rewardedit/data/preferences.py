@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from rewardedit.batch import EditPair, EditSample
 from rewardedit.data.pairs import Pairs
 from rewardedit.data.sources import Rows, source_ids
-from rewardedit.images import to_pixels
+from rewardedit.images import view_pixels
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 PAIRED = (
@@ -216,5 +216,5 @@ class PairRows(Sequence):
 
 
 def _same_image(one: Any, other: Any) -> bool:
-    pixels, others = to_pixels(one, 3), to_pixels(other, 3)
+    pixels, others = view_pixels(one, 3), view_pixels(other, 3)
     return pixels.shape == others.shape and pixels.dtype == others.dtype and torch.equal(pixels, others)

@@ -21,7 +21,7 @@ from rewardedit.batch import (
 )
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import POLICIES, fit, resize, stack, to_pixels
+from rewardedit.images import POLICIES, fit, resize, stack, view_pixels
 from rewardedit.images.values import require_text
 from rewardedit.processes import notice
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
@@ -86,7 +86,7 @@ class PreparedRows(Dataset):
         for name in self.images:
             image = getattr(sample, name)
             if image is not None:
-                pixels[name] = to_pixels(image, channels=1 if name == "mask" else 3)[None]
+                pixels[name] = view_pixels(image, channels=1 if name == "mask" else 3)[None]
 
         h, w = pixels["source"].shape[-2:]
         h2, w2 = pixels["edited"].shape[-2:]
@@ -157,7 +157,7 @@ class Packed:
 class RowBatch:
     """Some rows of a data set, in order: those that can be read as pixels, and why the others cannot."""
 
-    numbers: list[int]  # of the rows of `pixels`, in the data set
+    numbers: list[int]  # indices of the rows of `pixels`, in the data set
     ids: list[str]
     pixels: PixelBatch | None  # None if no row can be read
     unreadable: dict[int, str]  # by the row's number: all come before the rows of the next batch

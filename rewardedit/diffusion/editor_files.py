@@ -24,11 +24,13 @@ def files_of_editor(name: str) -> Path:
     return fetched(name, (SETTINGS, PROMPT, EMBEDDING, LORA))
 
 
-def read_beside(path: Path) -> tuple[dict[str, Any], Any]:
-    """Settings next to an editor, and the base that they name beside them; None if they name none."""
+def read_beside(path: Path) -> tuple[dict[str, Any], Any, Any]:
+    """Settings next to an editor, and the base that they name beside them with the bits in which it was
+    stored while its LoRA was trained; None if they name none.
+    """
     settings = read_settings_file(path / SETTINGS) if (path / SETTINGS).is_file() else {}
     base = settings.pop("base", None)
-    return settings, base
+    return settings, base, settings.pop("quantize", None)
 
 
 def own_lora(name: str, path: Path, base: Any) -> Path | None:

@@ -1,16 +1,14 @@
-"""Loading, running and saving editors: stock diffusers pipelines, with the additions of a reward-conditioned
-one.
-"""
+"""Loading and running editors: stock diffusers pipelines, with the additions of a reward-conditioned one."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from rewardedit import config as configs
@@ -34,15 +32,17 @@ from rewardedit.diffusion.families import (
     require_family,
 )
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.quantized import quantize_pipeline
 from rewardedit.diffusion.replaying import Replay, replay_calls
-from rewardedit.files import replaced, write_json
 from rewardedit.images import ImagesLike, read_images
 from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
 from rewardedit.models import pretrained, resolve_model
+from rewardedit.models.four_bit import Bits
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
-from rewardedit.untrusted import read_settings_file
+
+OPTIONS = ("lora", "device", "dtype", "compile", "graphs", "quantize")  # how a pipeline is loaded
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Editor:
     replay: Replay | None = None  # None: no CUDA graphs
     # images that the VAE decodes at a time: all, until memory runs out
     decoded_at_once: BatchSize = field(default_factory=lambda: BatchSize(ALL))
+    quantize: Bits | None = None  # bits of its large frozen parts; None: as they were loaded
 
     def __call__(
         self,
@@ -230,6 +231,7 @@ def load_editor(
     dtype: str | torch.dtype = "auto",
     compile: bool = False,
     graphs: bool = False,
+    quantize: Bits | Literal["auto"] | None = "auto",
 ) -> Editor:
     """Loads an editor by hub name, "shapes/editor", a pipeline folder, or a run's folder (its pipeline/ or
     lora/); wraps a stock pipeline that is loaded already, as `as_editor`, and leaves it where and as it is.
@@ -242,17 +244,21 @@ def load_editor(
         compile: compile the repeated blocks of the denoiser at their first call; the result differs by
             rounding.
         graphs: on a GPU, record the denoiser's calls as CUDA graphs, once for each shape, and replay them.
+            Weights that moved, as by `enable_model_cpu_offload`, other adapters, their scales, and other
+            attention processors are noticed, and calls recorded anew. Other changes inside the denoiser, as
+            by FreeU, an IP-Adapter's scale or hooks of its layers, have no effect until
+            `editor.replay.release()`.
+        quantize: "4bit" stores the linear layers of an editor by flow matching in 4 bits (NF4); "auto": as
+            they were when its LoRA was trained.
 
     Raises:
-        ValueError: if there is no editor's pipeline of that name, or no LoRA that fits it.
+        ValueError: if no editor's pipeline has that name, no LoRA fits it, or it cannot be quantised.
     """
     if not isinstance(name, str | Path):
         if not callable(name):
             raise ValueError(f"editor: expected a name, a folder or a pipeline; got {type(name).__name__}")
-        if lora is not None or device != "auto" or dtype != "auto" or compile or graphs:
-            raise ValueError(
-                "load_editor: lora, device, dtype, compile and graphs do not apply to a loaded pipeline"
-            )
+        if lora is not None or device != "auto" or dtype != "auto" or compile or graphs or quantize != "auto":
+            raise ValueError(f"load_editor: {', '.join(OPTIONS)} do not apply to a loaded pipeline")
         return as_editor(name)
 
     name = str(name)
@@ -264,18 +270,19 @@ def load_editor(
 
     if lora is None:
         path = files_of_editor(name)
-        settings, own_base = read_beside(path)
+        settings, own_base, bits = read_beside(path)
         weights = own_lora(name, path, own_base)
         base = name if own_base is None else own_base
     else:
         weights = find_lora(lora)
         path = weights.parent
-        settings, _ = read_beside(path)
+        settings, _, bits = read_beside(path)
         base = name
 
     asked = _settings_of(path, settings, base)
 
-    pipe = _load_pipeline(base, parsed)
+    bits = bits if quantize == "auto" else quantize
+    pipe = _load_pipeline(base, parsed, bits, device)
     if not settings and not isinstance(family_of(pipe), InstructPix2Pix):
         asked = as_editor(pipe).settings
     if weights is not None:
@@ -291,7 +298,7 @@ def load_editor(
     choice = set_attention(denoiser, attention)
     compilation = compile_blocks(denoiser) if compile else None
     replay = replay_calls(denoiser) if graphs else None
-    return Editor(pipe, asked, prompt, embedding, choice, compilation, replay)
+    return Editor(pipe, asked, prompt, embedding, choice, compilation, replay, quantize=bits)
 
 
 def _settings_of(path: Path, settings: dict[str, Any], base: Any) -> SamplingConfig:
@@ -331,55 +338,20 @@ def _add_lora(pipe: Any, weights: Path, base: str) -> None:
         raise ValueError(f"lora {str(weights)!r}: holds no weights for {base}")
 
 
-def _load_pipeline(name: str, dtype: torch.dtype | None) -> Any:
-    """The pipeline of a folder or hub name, in its family's type on a GPU if none is given."""
+def _load_pipeline(name: str, dtype: torch.dtype | None, bits: Any, device: str | torch.device) -> Any:
+    """The pipeline of a folder or hub name, in its family's type on a GPU if none is given. Its layers in 4
+    bits are on `device`, and all else on the CPU.
+    """
+    if bits not in (None, "4bit"):
+        raise ValueError(f"quantize: expected 4bit, auto or None; got {str(bits)[:80]!r}")
     try:
         index = pretrained.load_index(resolve_model(name))
         family = require_family(name, index)
-        return family.load(resolve_model(name), index["_class_name"], dtype or family.gpu_dtype)
+        pipe = family.load(resolve_model(name), index["_class_name"], dtype or family.gpu_dtype)
     except OSError as error:
         raise ValueError(
             f"editor {name!r}: no diffusers pipeline can be loaded ({str(error).splitlines()[0]})"
         ) from error
-
-
-def save_settings(folder: Path, settings: SamplingConfig, more: dict[str, Any] | None = None) -> None:
-    """Writes the sampling settings next to a saved editor; other entries of that file are kept."""
-    path = folder / SETTINGS
-    known = read_settings_file(path) if path.is_file() else {}
-    write_json(path, {**known, **asdict(settings), **(more or {})})
-
-
-def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> None:
-    """Writes a pipeline that stock diffusers loads, with the reward prompt and sampling settings next to it.
-
-    The folder is written aside and renamed, replacing an earlier one: it is there whole or not at all.
-    With `base`, only the UNet's LoRA weights are written, and the name of the pipeline that they belong to.
-    """
-    with replaced(folder) as aside:
-        aside.mkdir()
-        _write_editor(editor, aside, base)
-
-
-def _load_in_full_precision(folder: Path) -> None:
-    """Sets the saved components to load in float32: stock diffusers does so by default, but transformers
-    follows a model's file, and both are to do the same, even if the weights were saved in float16.
-    """
-    for path in folder.glob("*/config.json"):
-        config = read_settings_file(path)
-        if config.get("dtype", "float32") != "float32":
-            write_json(path, {**config, "dtype": "float32"})
-
-
-def _write_editor(editor: Editor, folder: Path, base: str | None) -> None:
-    save_settings(folder, editor.settings, {} if base is None else {"base": base})
-    if base is None:
-        editor.pipe.save_pretrained(folder)
-        _load_in_full_precision(folder)
-    else:
-        editor.family.save_lora(editor.family.denoiser(editor.pipe), folder)
-    if editor.prompt is not None:
-        editor.prompt.save(folder)
-    if editor.embedding is not None:
-        weights = editor.embedding.state_dict()
-        save_file({name: value.contiguous().cpu() for name, value in weights.items()}, folder / EMBEDDING)
+    if bits is not None:
+        quantize_pipeline(family, pipe, device)
+    return pipe

@@ -66,7 +66,8 @@ class RolloutState:
     taken: int  # steps taken so far
     cond: Conditioning
     config: RolloutConfig
-    generator: torch.Generator | Sequence[torch.Generator] | None  # of the noise that further steps add
+    # generator of the noise that further steps add
+    generator: torch.Generator | Sequence[torch.Generator] | None
 
     def take(self, rows: slice) -> "RolloutState":
         """The rollout of some of the rows alone.

@@ -117,7 +117,7 @@ class Trajectory:
 
     latents: Float[Tensor, "b c h w"]  # at the end
     states: Float[Tensor, "b k1 c h w"]  # before each step with noise, and after the last of them
-    log_probs: Float[Tensor, "b k"]  # of the steps with noise, under the policy that took them
+    log_probs: Float[Tensor, "b k"]  # log-probabilities of the noisy steps, under the policy that took them
 
 
 def mean_inside(

@@ -29,7 +29,7 @@ class Results:
 
     def as_dict(self) -> dict[str, Any]:
         about = {name: value for name, value in vars(self.about).items() if name not in ("compat", "heading")}
-        tables = [table_dict(table) for table in self.tables]
+        tables = list(map(table_dict, self.tables))
         return {
             "benchmark": self.name,
             "about": about,
@@ -76,7 +76,7 @@ def line_name(line: Line) -> str:
 
 def as_text(table: Table) -> list[str]:
     """A table as lines of a terminal, with its notes."""
-    cells = [["", *(_head(column) for column in table.columns)]]
+    cells = [["", *(map(_head, table.columns))]]
     for line in table.rows:
         cells.append([line_name(line), *(shown(line.cells.get(c.name), c) for c in table.columns)])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -14,7 +14,8 @@ from rewardedit import devices
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.data import DataConfig
 from rewardedit.data.worlds import Rating
-from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_settings
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
+from rewardedit.diffusion.saving import save_settings
 from rewardedit.evaluation import comparison_metrics as metrics_of
 from rewardedit.evaluation.comparison_page import Compared, write_page
 from rewardedit.evaluation.comparison_report import table
@@ -24,6 +25,7 @@ from rewardedit.evaluation.held_out import HeldOut, held_out
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import remove, write_json
 from rewardedit.models import EXACT
+from rewardedit.models.four_bit import Bits
 from rewardedit.processes import on_main_process, processes
 from rewardedit.reports.heatmap import draw_heat, heat_map
 from rewardedit.reports.plain_names import scorer_name
@@ -120,9 +122,9 @@ def choose_settings(
         return grid[0], {}
 
     def rate(number: int, path: Path) -> None:
-        parts = [
-            edit_part(load(), val, part, BEST, grid[number], evaluate) for part in slices(len(val), evaluate)
-        ]
+        parts = []
+        for part in slices(len(val), evaluate):
+            parts.append(edit_part(load(), val, part, BEST, grid[number], evaluate))
         values = judge.values(val, torch.cat(parts))
         valid = values[values.isfinite()]
         write_json(path, float(valid.mean()) if len(valid) else None)
@@ -154,6 +156,7 @@ def compare(
     rewards: dict[str, Scorer],
     folder: Path,
     data: DataConfig | None = None,
+    quantize: Bits | None = None,
 ) -> dict[str, Any] | None:
     """Compares the base and every variant on held-out rows; writes metrics.json and report.html.
 
@@ -166,6 +169,7 @@ def compare(
         rewards: what the variants were trained on, and what they were not; a variant is flagged where they
             part. Without the second none is.
         data: the training data, as `comparison_data` returned it; None: the comparison names its own.
+        quantize: bits of the base, as in the training.
 
     Raises:
         ValueError: if no held-out row can be read, or the settings cannot be chosen.
@@ -179,7 +183,7 @@ def compare(
     editors = {"base": base}
     for variant, result in results.items():
         editors[variant] = str(result)
-    paths, best, chosen = edit_held_out(editors, val, test, evaluate, judge, edits)
+    paths, best, chosen = edit_held_out(editors, val, test, evaluate, judge, edits, quantize)
 
     # All processes have seen the last edits: from here on none looks for them but the main one.
     processes().wait_for_everyone()
@@ -267,7 +271,7 @@ def judges(evaluate: EvaluateConfig, rewards: dict[str, Scorer]) -> dict[str, Sc
     """Loads the scorers that judge beside those of the training."""
     device = devices.default_device()
     named = {spec_name(spec): spec for spec in evaluate.scorers}
-    return {name: load_scorer(spec).to(device) for name, spec in named.items() if name not in rewards}
+    return {name: load_scorer(spec, device=device) for name, spec in named.items() if name not in rewards}
 
 
 def judge_of(
@@ -291,6 +295,7 @@ def edit_held_out(
     evaluate: EvaluateConfig,
     judge: Judge,
     folder: Path,
+    quantize: Bits | None = None,
 ) -> tuple[dict[str, list[Path]], dict[str, SamplingConfig], dict[str, Any]]:
     """Each editor's test edits, at the settings that are best for it on val; these, and as they are recorded.
     The base comes first: a grid that is not given lies around its own settings.
@@ -301,7 +306,9 @@ def edit_held_out(
     device = devices.default_device()
     for name, path in editors.items():
         dtype = "auto" if evaluate.dtype is None else devices.inference_dtype(evaluate.dtype)
-        load = Lazy(partial(load_editor, path, device=device, dtype=dtype, compile=evaluate.compile))
+        options = {"dtype": dtype, "compile": evaluate.compile}
+        options["quantize"] = quantize if name == "base" else "auto"
+        load = Lazy(partial(load_editor, path, device=device, **options))
         if name == "base":
             evaluate = evaluate.around(load().settings)
         best[name], grid = choose_settings(load, val, evaluate, judge, folder / name / "val")

@@ -1,6 +1,7 @@
 """The page of a comparison: the result in words, differences with their intervals, and a wall of edits."""
 
 import shlex
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,14 @@ from rewardedit.evaluation.held_out import HeldOut
 from rewardedit.files import read_log
 from rewardedit.reports.card_samples import keep_samples
 from rewardedit.reports.charts import Interval, Intervals, curves, histogram
-from rewardedit.reports.plain_names import decimals, fixed, sign_name, signed, variant_name
+from rewardedit.reports.plain_names import (
+    decimals,
+    decimals_of_widths,
+    fixed,
+    sign_name,
+    signed,
+    variant_name,
+)
 from rewardedit.reports.report import Headline, Report
 
 CONFIG = "config.yaml"  # in a run's folder
@@ -23,6 +31,8 @@ def write_page(metrics: dict[str, Any], of: Compared, test: HeldOut, folder: Pat
     """Writes report.html, and its images beside it; returns its path."""
     report = Report(f"{folder.name}: base and result on held-out edits")
     report.headline(_headline(metrics, of, test))
+    wall = wall_of(of, test)
+    report.glance(wall)
     for name, text in metrics["flags"].items():
         if text:
             report.flag(f"{variant_name(name)}: signs of reward hacking: {text}")
@@ -35,7 +45,6 @@ def write_page(metrics: dict[str, Any], of: Compared, test: HeldOut, folder: Pat
     report.panels("Distribution and training", [_histogram(of), _losses(of.main, folder)])
     for title, rows in _tables(metrics).items():
         report.table(title, rows, folded=True)
-    wall = wall_of(of, test)
     report.wall("Edits", wall)
     path = report.save(folder / "report.html")
     keep_samples(folder, wall)
@@ -54,7 +63,7 @@ def _headline(metrics: dict[str, Any], of: Compared, test: HeldOut) -> Headline:
         verdict, tone = "Better than the base", "better"
     elif high < 0:
         verdict, tone = "Worse than the base", "worse"
-    digits = decimals([means["mean_a"], means["mean_b"]])
+    digits = _digits([means], decimals([means["mean_a"], means["mean_b"]]))
     sentence = (
         f"{of.judge_name}: {variant_name(of.main)} {fixed(means['mean_a'], digits)} against "
         f"{fixed(means['mean_b'], digits)}, {_difference(means, digits)}, {means['n']} edits of "
@@ -78,6 +87,11 @@ def _notes(metrics: dict[str, Any], of: Compared) -> list[str]:
     if any(settings["val"] for settings in metrics["settings"].values()):
         notes.append(f"It chose each editor's sampling settings on {metrics['val_n']} other edits.")
     return notes
+
+
+def _digits(found: Iterable[dict[str, Any] | None], least: int) -> int:
+    """Decimal places that show the narrowest of these differences' intervals."""
+    return decimals_of_widths((one["ci95"][1] - one["ci95"][0] for one in found if one), least)
 
 
 def _difference(found: dict[str, Any], digits: int) -> str:
@@ -114,24 +128,18 @@ def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
     for scorer, by_variant in metrics["differences"].items():
         plain = of.names[scorer]
         means = {name: values[scorer] for name, values in metrics["rewards"].items()}
-        digits = decimals(means.values())
+        digits = _digits(by_variant.values(), decimals(means.values()))
         says = plain.says + (" It trained the editor." if scorer == of.reward else "")
-        if means[of.main] is not None:
-            says += f" Mean of {variant_name(of.main)}: {fixed(means[of.main], digits)}."
+        says += f" In brackets: means of {variant_name(of.main)} and of the other, over edits that both have."
         rows = []
-        for name, mean in means.items():
-            if name != of.main:
-                found = by_variant[name]
-                label = _with_mean(name, mean, digits)
-                if found is not None and found["n"] < metrics["n"]:
-                    label += f", {found['n']} edits"
-                rows.append(_interval(label, found, 1, digits))
+        for name, found in by_variant.items():
+            label = variant_name(name)
+            if found is not None:
+                label += f" ({fixed(found['mean_a'], digits)} − {fixed(found['mean_b'], digits)}"
+                label += f", {found['n']} edits)" if found["n"] < metrics["n"] else ")"
+            rows.append(_interval(label, found, 1, digits))
         panels.append(Intervals(plain.name, says, rows))
     return panels
-
-
-def _with_mean(name: str, mean: float | None, digits: int) -> str:
-    return variant_name(name) if mean is None else f"{variant_name(name)} ({fixed(mean, digits)})"
 
 
 def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
@@ -141,11 +149,12 @@ def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     if len(kinds) < 2:
         return []
     values = (of.values[of.main], of.values["base"])
-    digits = decimals(finite(values))
-    rows = []
+    found = {}
     for kind in kinds:
         is_kind = torch.tensor([name == kind for name in types])
-        rows.append(_interval(f"{kind} ({int(is_kind.sum())})", paired(*values, test, is_kind), 1, digits))
+        found[f"{kind} ({int(is_kind.sum())})"] = paired(*values, test, is_kind)
+    digits = _digits(found.values(), decimals(finite(values)))
+    rows = [_interval(name, one, 1, digits) for name, one in found.items()]
     says = f"Difference to the base; in brackets the number of edits. {of.names[of.judge].says}"
     return [Intervals(f"{of.judge_name} by kind of edit", says, rows)]
 
@@ -160,10 +169,10 @@ def _sign_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     panels = []
     for sign in of.signs["base"]:
         plain = sign_name(sign)
-        rows = [
-            _interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, 3)
-            for name, by_sign in by_variant.items()
-        ]
+        digits = _digits((by_sign[sign]["base"] for by_sign in by_variant.values()), 3)
+        rows = []
+        for name, by_sign in by_variant.items():
+            rows.append(_interval(variant_name(name), by_sign[sign]["base"], plain.higher_is, digits))
         panels.append(Intervals(plain.name, plain.says, rows))
     return panels
 
@@ -203,7 +212,7 @@ def _tables(metrics: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
     titles = {
         "kinds": f"Exact rating by kind of edit, {scale}",
         "aspects": f"Aspects of the exact rating, {scale}",
-        "rewards": "Means of the scorers, higher is better",
+        "rewards": "Means of the scorers, each over all edits it has, higher is better",
     }
     tables = {title: _rounded(metrics[name]) for name, title in titles.items() if name in metrics}
     return {**tables, "Sampling settings": _settings(metrics)}

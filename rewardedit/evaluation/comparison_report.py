@@ -14,19 +14,21 @@ def _scorer_table(metrics: dict[str, Any], main: str) -> str:
     means = metrics["rewards"]
     lines = [
         f"{metrics['n']} held-out edits; mean, {main} − variant with its 95 % interval over source images, "
-        f"{main}'s wins and losses"
+        f"{main}'s wins and losses, on edits that both have"
     ]
     for scorer, differences in metrics["differences"].items():
         chosen = " (chose the settings)" if scorer == metrics["chosen_by"] else ""
         lines.append(f"  {scorer}{chosen}")
         for name, values in means.items():
-            mean = values[scorer]
-            line = f"    {name:<24}" + ("      –" if mean is None else f"{mean:7.3f}")
             found = differences.get(name)
+            mean = values[scorer] if found is None else found["mean_b"]
+            line = f"    {name:<24}" + ("      –" if mean is None else f"{mean:7.3f}")
             if found is not None:
                 low, high = found["ci95"]
                 line += f"  {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
                 line += f"  {found['wins']} : {found['losses']}"
+                if found["n"] < metrics["n"]:
+                    line += f", on {found['n']} of them, where {main} has {found['mean_a']:.3f}"
             lines.append(line)
     return "\n".join(lines)
 
@@ -43,8 +45,9 @@ def _exact_table(metrics: dict[str, Any], main: str) -> str:
             low, high = found["ci95"]
             versus = f"  {found['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
             if found["n"] < exact["n"]:
-                versus += f", on {found['n']} of them"
-        lines.append(f"  {name:<24}{exact[name]:6.2f}{versus}")
+                versus += f", on {found['n']} of them, where {main} has {found['mean_a']:.2f}"
+        mean = exact[name] if found is None else found["mean_b"]
+        lines.append(f"  {name:<24}{mean:6.2f}{versus}")
     # A share of nothing says nothing.
     gain = f"{100 * exact['relative_gain']:+.1f} %" if exact["base"] >= 0.05 else "–"
     return "\n".join([*lines, f"  gain over the base: {gain}"])

@@ -30,7 +30,7 @@ class Compared:
     values: dict[str, Tensor]  # (n,) by variant, by the judge
     scores: dict[str, dict[str, Scores]]  # by variant and scorer
     signs: dict[str, dict[str, Tensor]]  # (n,) of reward hacking by variant and name
-    names: dict[str, PlainName]  # of the judge and the scorers
+    names: dict[str, PlainName]  # names of the judge and the scorers
     reward: str | None  # the scorer that trained the variants
     # the judge's heat map of an edit of the main variant (3, h, w), by row; None: it has no gradient
     heat: Callable[[int], Tensor] | None = None
@@ -47,6 +47,7 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
     gain = of.values[of.main] - of.values["base"]
     disagreement = disagreements(of)
     shown = chosen_rows(gain, disagreement)
+
     main = variant_name(of.main)
     note = "Gains are differences of the result from the base by " + of.judge_name + "."
     if len(shown) < len(test):
@@ -54,6 +55,7 @@ def wall_of(of: Compared, test: HeldOut) -> Wall:
             f" {len(shown)} of {len(test)} edits are shown: the {EXTREMES} with the greatest gain, loss and "
             "disagreement of scorers each, and the first of the others."
         )
+
     wall = Wall(left=variant_name("base"), right=main, note=note)
     with_heat = set() if of.heat is None else set(_extremes(gain, WITH_HEAT))
     digits = decimals(finite(of.values.values()))
@@ -141,7 +143,7 @@ def _edit(of: Compared, test: HeldOut, row: int, digits: int) -> WallEdit:
         hidden=hidden,
         kind=kind,
         facts=[*facts, *reasons.items()],
-        columns=[variant_name(name) for name in of.edited],
+        columns=list(map(variant_name, of.edited)),
         scores=_scores(of, row),
     )
 

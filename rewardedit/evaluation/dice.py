@@ -36,7 +36,12 @@ class Judged:
 
 def without_background(differences: Iterable[Difference]) -> list[Difference]:
     """The differences that count for average precision: all but EDITs of the whole image."""
-    return [one for one in differences if one.command != "EDIT" or _area(one.box) < BACKGROUND]
+    return [one for one in differences if not is_background(one)]
+
+
+def is_background(difference: Difference) -> bool:
+    """True for an EDIT of the whole image."""
+    return difference.command == "EDIT" and _area(difference.box) >= BACKGROUND
 
 
 def _area(box: Box) -> float:
@@ -66,16 +71,16 @@ def detection_table(
         "agnostic", "aware" and each command: {"ap", "ap50", "ci95", "n", …}; "invalid", the share of answers
         that could not be read; "dropped", of the items of all answers.
     """
-    found = [without_background(detection.differences) for detection in detections]
-    true = [without_background(differences) for differences in truth]
+    detected = [without_background(detection.differences) for detection in detections]
+    annotated = list(map(without_background, truth))
     table: dict[str, Any] = {}
     for name, kind in (("agnostic", lambda one: ""), ("aware", lambda one: one.command)):
-        estimate, at_50 = average_precision(found, true, kind, cluster, resamples)
+        estimate, at_50 = average_precision(detected, annotated, kind, cluster, resamples)
         table[name] = estimate.as_dict("ap") | {"ap50": at_50}
-    for command in sorted({one.command for one in chain.from_iterable(true)}):
-        own = [_of_command(row, command) for row in found]
-        wanted = [_of_command(row, command) for row in true]
-        estimate, at_50 = average_precision(own, wanted, cluster=cluster, resamples=resamples)
+    for command in sorted({one.command for one in chain.from_iterable(annotated)}):
+        detected_one = [_of_command(row, command) for row in detected]
+        annotated_one = [_of_command(row, command) for row in annotated]
+        estimate, at_50 = average_precision(detected_one, annotated_one, cluster=cluster, resamples=resamples)
         table[command] = estimate.as_dict("ap") | {"ap50": at_50}
     items = sum(detection.items for detection in detections)
     table["invalid"] = float(np.mean([detection.reason is not None for detection in detections]))

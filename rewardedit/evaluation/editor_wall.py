@@ -33,7 +33,7 @@ class Shown:
 
     rows: EditorRows
     requests: Requests
-    reasons: Mapping[tuple[str, str, str], str]  # of invalid scores, by scorer, editor and request
+    reasons: Mapping[tuple[str, str, str], str]  # reasons of invalid scores, by scorer, editor and request
     commands: Mapping[str, str] = field(
         default_factory=dict
     )  # options of `rewardedit score` that draw an edit
@@ -186,6 +186,7 @@ def _edit(of: Shown, request: int) -> WallEdit:
         values.append(numbers)
         digits = decimals(numbers)
         lines.append((scorer_name(scorer).name, [fixed(number, digits) for number in numbers]))
+
     facts = [("name", requests.names[request])]
     commands: list[tuple[str, str]] = []
     for number, editor in enumerate(of.editors):
@@ -195,6 +196,7 @@ def _edit(of: Shown, request: int) -> WallEdit:
         reasons = _reasons(of, request, editor)
         facts += reasons
         commands += _commands(of, request, editor) if len(reasons) < len(lines) else []
+
     kind = requests.scores.kind[request] if len(requests.scores.kind) else ""
     title = requests.instructions[request] or requests.names[request]
     return WallEdit(

@@ -8,7 +8,7 @@ one. Intervals are over source images.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, compress
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Standing:
 
     mean: Estimate  # over the requests for which all editors have a score
     win_rate: Estimate | None  # 0 to 1, against the others; None for a single editor
-    strength: Estimate | None  # of Bradley and Terry, a natural logarithm; the editors' mean is 0
+    strength: Estimate | None  # strength by Bradley and Terry, a natural logarithm; the editors' mean is 0
     valid: int  # scores
     invalid: int  # edits without a valid score
     missing: int  # requests without an edit
@@ -67,11 +67,11 @@ class Pair:
     a: str
     b: str
     difference: Estimate  # a − b
-    win_rate: Estimate  # of a, 0 to 1; a tie is half a win
-    wins: int  # of a
+    win_rate: Estimate  # share of a's wins, 0 to 1; a tie is half a win
+    wins: int  # number of a's wins
     ties: int
     losses: int
-    # of no difference, corrected by Holm for all pairs (or kinds of edit) beside it; None if there is none
+    # p-value of no difference, corrected by Holm for all pairs (or kinds of edit); None if there is none
     p: float | None = None
 
     @property
@@ -149,11 +149,11 @@ class EditorComparison:
         """All numbers as JSON has them."""
         scorers = {}
         for name, one in self.scorers.items():
-            kinds = {kind: [_pair_dict(pair) for pair in pairs] for kind, pairs in one.kinds.items()}
+            kinds = {kind: list(map(_pair_dict, pairs)) for kind, pairs in one.kinds.items()}
             scorers[name] = {
                 "requests": one.requests,
                 "editors": {editor: _standing_dict(own) for editor, own in one.standings.items()},
-                "pairs": [_pair_dict(pair) for pair in one.pairs],
+                "pairs": list(map(_pair_dict, one.pairs)),
                 "kinds": kinds,
             }
         agreement = []
@@ -303,7 +303,8 @@ def _agreement(given: EditorScores, scorers: tuple[str, str], seed: int) -> Agre
     k = len(given.editors)
     first, second = (np.asarray(given.scores[name], dtype=float) for name in scorers)
     kept = np.isfinite(first).all(1) & np.isfinite(second).all(1)
-    clusters = len({source for source, keep in zip(given.source, kept, strict=True) if keep})
+    names = list(compress(given.source, kept))
+    clusters = len(set(names))
     reason = ""
     if k < LEAST_RANKED:
         reason = f"undefined: {k} editors are too few to correlate their order"
@@ -313,7 +314,6 @@ def _agreement(given: EditorScores, scorers: tuple[str, str], seed: int) -> Agre
         nothing = Estimate(float("nan"), NONE, k, clusters, reason=reason)
         return Agreement(scorers, nothing, nothing)
 
-    names = [source for source, keep in zip(given.source, kept, strict=True) if keep]
     index, _ = cluster_index(cluster_names(names, len(names)))
     times = np.vstack([np.ones(clusters), *drawn_counts(clusters, RESAMPLES, seed)])
     sums = []

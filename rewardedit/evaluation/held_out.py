@@ -28,7 +28,7 @@ class HeldOut:
     id: list[str]
     source_id: list[str]  # the source image of each row; intervals draw whole source images
     edit_type: list[str] | None  # None unless all rows say it
-    truth: Samples | None = None  # of a world, by which edits are rated exactly
+    truth: Samples | None = None  # scenes of a world, by which edits are rated exactly
 
     def __len__(self) -> int:
         return len(self.id)
@@ -218,7 +218,7 @@ def require_comparison(
     _, test = held_out(evaluate, data)
     scorers = dict(rewards or {})
     for spec in evaluate.scorers:
-        scorers[spec_name(spec)] = load_scorer(spec)
+        scorers[spec_name(spec)] = load_scorer(spec, device="cpu")
     has = {field.name for field in fields(test.batch) if getattr(test.batch, field.name) is not None}
     for name, scorer in scorers.items():
         if scorer.required_fields - has:

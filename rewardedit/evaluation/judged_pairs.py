@@ -1,5 +1,6 @@
 """Comparison of editors by a judge that sees two edits at a time, each pair in both orders."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -118,7 +119,7 @@ def _judged(
 
     records = []
     for pair in pairs:
-        first, second = (rows.details(number) for number in pair)
+        first, second = map(rows.details, pair)
         found = verdicts[pair]
         names = {"first": "a", "second": "b"}
         records.append(
@@ -161,8 +162,11 @@ def compare_judged(records: Sequence[Record], seed: int = 0) -> list[JudgedPair]
             editors, {"": np.stack([won, 1 - won], 1)}, np.ones((len(own), 2), bool), sources
         )
         pair = compare_editors(given, seed=seed).scorers[""].pair(*editors)
-        letters = [letter for record in own for letter in record["answers"] if letter is not None]
-        share = letters.count("A") / len(letters) if letters else float("nan")
+        letters: Counter[str | None] = Counter()
+        for record in own:
+            letters.update(record["answers"])
+        del letters[None]  # no answer
+        share = letters["A"] / letters.total() if letters.total() else float("nan")
         found.append(JudgedPair(pair, int(np.isnan(won).sum()), share))
     corrected = holm([one.pair.p for one in found])
     return [replace(one, pair=replace(one.pair, p=p)) for one, p in zip(found, corrected, strict=True)]

@@ -24,7 +24,7 @@ Ties = Literal["wrong", "half", "left out", "answer"]
 class Alignment:
     """Share of pairs of edits by one instruction in which a metric prefers the edit that people prefer."""
 
-    share: float  # of n; NaN if n is 0
+    share: float  # share of n pairs; NaN if n is 0
     n: int  # pairs that people do not rate equal
     ties: int  # those of them that the metric rates equal: they count as wrong
     dropped: int  # pairs that people rate equal, or nearly

@@ -22,7 +22,7 @@ class Retrieval:
 
     scores: Float[Tensor, "n n"]  # row: edit, column: instruction
     swapped: Float[Tensor, " n"]  # with source and edited exchanged, for their own instruction
-    identity: Float[Tensor, " n"]  # of the untouched source
+    identity: Float[Tensor, " n"]  # scores of the untouched source
 
     @property
     def own(self) -> Float[Tensor, " n"]:

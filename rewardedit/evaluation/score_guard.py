@@ -26,7 +26,8 @@ class Change:
     editor: str
     change: Estimate  # now − baseline
     allowed: float  # greatest drop
-    p: float | None  # of a drop as great as allowed, corrected by Holm over all changes; None: no interval
+    # p-value of a drop as great as allowed, corrected by Holm over all changes; None: no interval
+    p: float | None
     lost: int  # valid scores of the baseline without one now
     before: int  # valid scores of the baseline
 
@@ -70,6 +71,7 @@ def changes(
             f"--against: expected scores of the same editors and scorers; got {_named(earlier)} in the "
             f"baseline and {_named(current)} now"
         )
+
     scorers = {scorer for scorer, _ in current}
     missing = {key: scores for key, scores in earlier.items() if key[0] in scorers and key not in current}
     if missing:
@@ -77,12 +79,14 @@ def changes(
             f"--against: expected scores of all editors of the baseline; got none of {_named(missing)}; add "
             "their edits, or make the baseline anew"
         )
+
     results = []
     for scorer, editor in both:
         allowed = (max_drops or {}).get(scorer, max_drop)
         results.append(
             _change(scorer, editor, current[scorer, editor], earlier[scorer, editor], allowed, seed)
         )
+
     corrected = holm([change.p for change in results])
     return [replace(change, p=p) for change, p in zip(results, corrected, strict=True)]
 
@@ -90,7 +94,8 @@ def changes(
 def not_compared(now: Iterable[Record], baseline: Iterable[Record]) -> list[str]:
     """The baseline's scorers by which there is no score now."""
     scorers = {record["scorer"] for record in now}
-    return [name for name in dict.fromkeys(record["scorer"] for record in baseline) if name not in scorers]
+    earlier = dict.fromkeys(record["scorer"] for record in baseline)
+    return [name for name in earlier if name not in scorers]
 
 
 def _values(records: Iterable[Record]) -> Values:
@@ -152,7 +157,7 @@ def read_baseline(path: Path) -> list[Record]:
         raise ValueError(f"--against {path}: no such file")
     try:
         rows = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
-        records = [as_record(row) for row in rows]
+        records = list(map(as_record, rows))
         is_of_compare = all(isinstance(record.get("row"), dict) for record in records)
         is_of_compare = is_of_compare and all("request" in record["row"] for record in records)
     except (pa.ArrowException, OSError, TypeError, ValueError) as error:

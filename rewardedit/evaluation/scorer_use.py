@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rewardedit import devices
 from rewardedit.data.digests import file_digests
 from rewardedit.scorer_spec import ScorerSpec
 from rewardedit.scorers import Scorer, load_scorer
@@ -18,7 +17,7 @@ class ScorerUse:
     """A scorer by name."""
 
     name: str
-    made_of: dict[str, Any]  # what scores depend on: settings, packaged models, fingerprint, files
+    made_of: dict[str, Any]  # everything that scores depend on: settings, packaged models, fingerprint, files
     load: Callable[[], Scorer]  # on the default device; loaded once
 
     def by_name(self) -> dict[str, Scorer]:
@@ -42,4 +41,4 @@ def _use(name: str, spec: ScorerSpec) -> ScorerUse:
 
 
 def _load(spec: ScorerSpec) -> Scorer:
-    return load_scorer(spec).to(devices.default_device())
+    return load_scorer(spec)

@@ -239,7 +239,7 @@ def _without_nan(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: _without_nan(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [_without_nan(value) for value in values]
+        return list(map(_without_nan, values))
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 

@@ -15,6 +15,7 @@ from rewardedit.images.reading import (
     to_pil,
     to_pixels,
     to_tensor,
+    view_pixels,
 )
 from rewardedit.images.resizing import POLICIES, fit, gaussian_blur, lanczos, resize
 
@@ -40,4 +41,5 @@ __all__ = [
     "to_pil",
     "to_pixels",
     "to_tensor",
+    "view_pixels",
 ]

@@ -29,7 +29,7 @@ class Preprocess:
     size: int  # side of the square output, in pixels
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
-    policy: str = "crop"  # of `fit`: CLIP and DINOv2 crop, SigLIP and DINOv3 stretch
+    policy: str = "crop"  # policy of `fit`: CLIP and DINOv2 crop, SigLIP and DINOv3 stretch
     shorter: int | None = None  # length of the shorter side before cropping; by default `size`
     mode: str = "bicubic"
 

@@ -44,7 +44,7 @@ def load_image(path: str | Path | io.BytesIO) -> Float[Tensor, "3 h w"]:
     Raises:
         ValueError: if there is no such file, or it is not an image.
     """
-    return to_float(_from_pil(load_pil(path), channels=3))
+    return to_float(_view_of_pil(load_pil(path), channels=3))
 
 
 def load_mask(path: str | Path | io.BytesIO) -> Float[Tensor, "1 h w"]:
@@ -94,7 +94,7 @@ def to_bytes(pixels: Tensor) -> Tensor:
 def stack(pixels: Sequence[Tensor]) -> Tensor:
     """Pixels of images of one size as a batch: bytes, or floating-point if those of one image are."""
     if len({image.dtype for image in pixels}) > 1:
-        pixels = [to_float(image) for image in pixels]
+        pixels = list(map(to_float, pixels))
     return torch.stack(list(pixels))
 
 
@@ -152,7 +152,7 @@ def _brushed(image: Image.Image, channels: int = 1) -> np.ndarray:
 
 def to_tensor(image: ImageLike, channels: int) -> Float[Tensor, "c h w"]:
     """An image as floating-point in [0, 1]; see `to_pixels`."""
-    return to_float(to_pixels(image, channels))
+    return to_float(view_pixels(image, channels))
 
 
 def to_pixels(image: ImageLike, channels: int) -> Pixels:
@@ -163,12 +163,24 @@ def to_pixels(image: ImageLike, channels: int) -> Pixels:
     HumanEdit erase the region; without transparency it has the image's brightness, or holds labels, see
     `to_labels`. An image with a coloured palette holds labels: its colours stand for classes.
 
-    The pixels of a PIL image in RGB may be those that it holds itself: whoever writes copies them first.
-
     Raises:
         ValueError: if a tensor or array has another shape, type or range, or an image's pixels cannot be
             read or have an unknown range.
     """
+    image = _as_image(image, channels)
+    return image if isinstance(image, Tensor) else _from_pil(image, channels)
+
+
+def view_pixels(image: ImageLike, channels: int) -> Pixels:
+    """As `to_pixels`, for code that only reads: those of an RGB image may be the memory that it holds itself,
+    and a tensor written into would change the image.
+    """
+    image = _as_image(image, channels)
+    return image if isinstance(image, Tensor) else _view_of_pil(image, channels)
+
+
+def _as_image(image: ImageLike, channels: int) -> Image.Image | Tensor:
+    """An image as a decoded PIL image, or as floating-point in [0, 1] where that is what was given."""
     name = "mask" if channels == 1 else "image"
     if isinstance(image, np.ndarray):
         image = _from_array(image, channels, name)
@@ -180,7 +192,7 @@ def to_pixels(image: ImageLike, channels: int) -> Pixels:
             "load_image reads files"
         )
     _require_pixels(image, name)
-    return _from_pil(image, channels)
+    return image
 
 
 def _from_array(array: np.ndarray, channels: int, name: str) -> Image.Image | Tensor:
@@ -229,9 +241,6 @@ def _from_pil(image: Image.Image, channels: int) -> Pixels:
 
     In memory a pixel's channels are side by side, which is what resizing bytes is fast with.
     """
-    shared = _shared(image) if channels == 3 else None
-    if shared is not None:
-        return shared
     read = _mask_reader(image) if channels == 1 else _colours
     is_deep = image.mode.startswith("I") and read is _colours
     orientation = _orientation(image)
@@ -243,6 +252,12 @@ def _from_pil(image: Image.Image, channels: int) -> Pixels:
         lying[top : top + part.height] = read(part, channels)
     pixels = torch.from_numpy(found).permute(2, 0, 1)
     return pixels.contiguous() if is_deep else pixels
+
+
+def _view_of_pil(image: Image.Image, channels: int) -> Pixels:
+    """As `_from_pil`, without a copy where that can be."""
+    shared = _shared(image) if channels == 3 else None
+    return _from_pil(image, channels) if shared is None else shared
 
 
 def _mask_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray]:
@@ -303,7 +318,7 @@ def to_pil(image: Float[Tensor, "3 h w"]) -> Image.Image:
 
 def as_pil(image: ImageLike) -> Image.Image:
     """An image of any kind that `to_pixels` reads, as RGB."""
-    pixels = to_pixels(image, channels=3)
+    pixels = view_pixels(image, channels=3)
     if pixels.dtype != torch.uint8:
         return to_pil(pixels.float())
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())

@@ -47,7 +47,7 @@ class EditReward:
     def scorer(self) -> Scorer:
         """The scorer, on its device."""
         with _LOCK:
-            return load_scorer(self.spec).to(self.device)
+            return load_scorer(self.spec, device=self.device)
 
     def __call__(
         self,

@@ -25,8 +25,9 @@ UNSEEN = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff
 COLONS = re.compile("[\u2236\ua789\ufe13\ufe55\uff1a]")
 FULL_WIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 THOUGHT = re.compile(r"<(/?)think(?:ing)?>|\[(/?)THINK\]|◁(/?)think▷", re.IGNORECASE)
-MARKS = re.compile(r"(?<![\w*`])[*_`]++|[*_`]++(?!\w)")  # emphasis marks around words, not within them
-FENCE = re.compile(r"^[ ]*`{3,}[ ]*\w*[ ]*$", re.MULTILINE)
+# emphasis marks around words, not within them
+MARKS = re.compile(r"(?<![\w*`])[*_`]++|(?<![*_`])[*_`]++(?!\w)")
+FENCE = re.compile(r"^[ ]*+`{3,}+[ ]*+\w*+[ ]*+$", re.MULTILINE)
 
 
 class AnswerError(RuntimeError):

@@ -8,7 +8,6 @@ agree with the processor (mean difference below 1/255 before normalisation).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -25,7 +24,7 @@ from rewardedit.language.decoding import answer_greedily
 from rewardedit.language.texts import LOCK, note_cut
 from rewardedit.language.vlm_weights import load_adapter, require_own_weights
 from rewardedit.models import pretrained, resolve_model
-from rewardedit.models.extras import install_command
+from rewardedit.models.four_bit import require_bitsandbytes
 
 Bits = Literal["4bit", "8bit"]
 # Parts of the models that keep full precision if a language model is quantised: those that encode the image,
@@ -183,12 +182,6 @@ def naming(name: str) -> Iterator[None]:
         raise ValueError(f"vision-language model {name!r} cannot be loaded: {line}") from error
 
 
-def require_bitsandbytes() -> None:
-    """Raises ValueError if bitsandbytes is not installed."""
-    if find_spec("bitsandbytes") is None:
-        raise ValueError(f"quantize needs bitsandbytes: {install_command('quantize')}")
-
-
 def quantised(
     bits: Bits, device: str | torch.device, dtype: torch.dtype, double: bool = True
 ) -> dict[str, Any]:
@@ -233,7 +226,12 @@ def reserved_tokens(vlm: Vlm) -> list[str]:
     """Special tokens of the model, such as the place of an image, longest first: instructions must not hold
     them.
     """
-    tokenizer = vlm.processor.tokenizer
+    return special_tokens(vlm.processor)
+
+
+def special_tokens(processor: Any) -> list[str]:
+    """Special tokens of a processor's tokenizer, longest first."""
+    tokenizer = processor.tokenizer
     added = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(added | set(tokenizer.all_special_tokens), key=lambda token: (-len(token), token))
 

@@ -37,7 +37,7 @@ def extend_vocabulary(model: Any, tokenizer: Any, texts: Iterable[str], decimals
     marks = [mark for mark in string.punctuation if _is_unknown(tokenizer, tokens(mark))]
     words = sorted(set(WORD.findall(" ".join(texts).lower())))
     parts = {word: ids for word in words if len(ids := tokens(word)) > 1}
-    merged = _add_merges(tokenizer, [tokenizer.convert_ids_to_tokens(ids) for ids in parts.values()])
+    merged = _add_merges(tokenizer, list(map(tokenizer.convert_ids_to_tokens, parts.values())))
     numbers = [f"{i / 10**decimals:.{decimals}f}" for i in range(10**decimals + 1)] if decimals else []
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (*marks, *numbers)])
 

@@ -18,7 +18,12 @@ def requirements() -> list[Any]:
     except metadata.PackageNotFoundError:  # run from a folder that is not installed
         texts = list(IMPORTED)
     of_developers = ('extra == "dev"', 'extra == "docs"')
-    return [w for w in map(Requirement, texts) if not any(own in str(w.marker) for own in of_developers)]
+    kept = []
+    for requirement in map(Requirement, texts):
+        marker = str(requirement.marker)
+        if not any(extra in marker for extra in of_developers):
+            kept.append(requirement)
+    return kept
 
 
 def extras() -> dict[str, str]:

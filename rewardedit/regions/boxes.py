@@ -73,9 +73,15 @@ def filled(boxes: Float[Tensor, "n 4"], size: tuple[int, int]) -> Bool[Tensor, "
     return down[:, :, None] & across[:, None, :]
 
 
-def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:
-    """The connected components of a mask, diagonals included."""
+def numbered_components(mask: Bool[Tensor, "h w"]) -> tuple[Int[Tensor, "h w"], list[tuple[slice, slice]]]:
+    """The connected components of a mask, diagonals included: the number of the component at each pixel, from
+    1, and 0 outside; and the rows and columns that each spans.
+    """
     found: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
-    numbered = torch.from_numpy(found[0]).to(mask.device)
-    count = found[1]
-    return numbered == torch.arange(1, count + 1, device=mask.device)[:, None, None]
+    return torch.from_numpy(found[0]).to(mask.device), ndimage.find_objects(found[0])
+
+
+def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:
+    """The masks of the connected components of a mask, diagonals included."""
+    numbers, places = numbered_components(mask)
+    return numbers == torch.arange(1, len(places) + 1, device=mask.device)[:, None, None]

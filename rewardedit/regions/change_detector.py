@@ -6,16 +6,16 @@ The baseline beside DICE's detector.
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rewardedit.batch import EditBatch
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import ParsedEdit, Parser
 from rewardedit.regions.base import Finder, Instances
-from rewardedit.regions.boxes import around, components
+from rewardedit.regions.boxes import numbered_components
 from rewardedit.regions.change_map import GRID, change_mask, dilated, oklab
-from rewardedit.regions.differences import Box, Command, Detection, Difference
+from rewardedit.regions.differences import Command, Detection, Difference
 
 UNNAMED = "object"  # subject of a difference whose object is not known
 CHANGED = 0.5  # least value of the change map that counts as changed
@@ -56,15 +56,18 @@ class ChangeDetector(nn.Module):
         after = oklab(edited)
         found = []
         for row, change in enumerate(changes):
-            parts = components(change > CHANGED)
+            height, width = change.shape
+            numbers, places = numbered_components(change > CHANGED)
             differences = []
-            for part in parts:
-                command, subject = _by_name(part, named[row]) or (
-                    _by_contrast(part, change > CHANGED, before[row], after[row]),
+            for number, (rows, columns) in enumerate(places, 1):
+                command, subject = _by_name(rows, columns, named[row]) or (
+                    _by_contrast(numbers, number, (rows, columns), before[row], after[row]),
                     UNNAMED,
                 )
-                share = 1.0 if self.fixed_confidence else float((change * part).double().mean())
-                differences.append(Difference(command, subject, _box(part), share))
+                part = change[rows, columns][numbers[rows, columns] == number]
+                share = 1.0 if self.fixed_confidence else float(part.double().sum()) / (height * width)
+                box = (columns.start / width, rows.start / height, columns.stop / width, rows.stop / height)
+                differences.append(Difference(command, subject, box, share))
             found.append(Detection(tuple(differences), len(differences)))
         return found
 
@@ -90,47 +93,48 @@ class ChangeDetector(nn.Module):
         return named
 
 
-def _box(part: Bool[Tensor, "h w"]) -> Box:
-    h, w = part.shape
-    x0, y0, x1, y1 = around(part).tolist()
-    return x0 / w, y0 / h, x1 / w, y1 / h
-
-
 def _by_name(
-    part: Bool[Tensor, "h w"], named: Sequence[tuple[str, Instances, Instances]]
+    rows: slice, columns: slice, named: Sequence[tuple[str, Instances, Instances]]
 ) -> tuple[Command, str] | None:
-    """Command and subject by the objects that lie in a changed part; None if none does."""
-    before = [name for name, first, _ in named if _holds(part, first)]
-    after = [name for name, _, second in named if _holds(part, second)]
+    """Command and subject by the objects that lie in the box around a changed part; None if none does."""
+    before = [name for name, first, _ in named if _holds(rows, columns, first)]
+    after = [name for name, _, second in named if _holds(rows, columns, second)]
     if not before and not after:
         return None
     command: Command = "EDIT" if before and after else "REMOVE" if before else "ADD"
     return command, (after or before)[0]
 
 
-def _holds(part: Bool[Tensor, "h w"], objects: Instances) -> bool:
-    """True if most of one of the objects lies in the box around a part."""
-    x0, y0, x1, y1 = around(part).int().tolist()
-    inside = torch.zeros_like(part)
-    inside[y0:y1, x0:x1] = True
+def _holds(rows: slice, columns: slice, objects: Instances) -> bool:
+    """True if most of one of the objects lies in a box."""
     area = objects.masks.flatten(1).sum(1)
-    shared = (objects.masks & inside).flatten(1).sum(1)
+    shared = objects.masks[:, rows, columns].flatten(1).sum(1)
     return bool((shared > INSIDE * area).any())
 
 
 def _by_contrast(
-    part: Bool[Tensor, "h w"],
-    changed: Bool[Tensor, "h w"],
+    numbers: Int[Tensor, "h w"],
+    number: int,
+    place: tuple[slice, slice],
     before: Float[Tensor, "3 h w"],
     after: Float[Tensor, "3 h w"],
 ) -> Command:
-    """The command of a part by its contrast to its surroundings in both images, given in OKLab."""
-    radius = max(1, 2 * max(part.shape) // GRID)
-    ring = (dilated(part[None, None].float(), radius)[0, 0] > 0) & ~changed
+    """The command of a changed part by its contrast to its surroundings in both images, given in OKLab.
+
+    Args:
+        numbers: of the changed part at each pixel; 0 where nothing changed.
+        number: of this part.
+        place: rows and columns that it spans.
+    """
+    radius = max(1, 2 * max(numbers.shape) // GRID)
+    rows, columns = (slice(max(0, side.start - radius), side.stop + radius) for side in place)
+    near = numbers[rows, columns]
+    part = near == number
+    ring = (dilated(part[None, None].float(), radius)[0, 0] > 0) & (near == 0)
     if not ring.any():
         return "EDIT"
-    was_plain = _contrast(before, part, ring) < PLAIN
-    is_plain = _contrast(after, part, ring) < PLAIN
+    was_plain = _contrast(before[:, rows, columns], part, ring) < PLAIN
+    is_plain = _contrast(after[:, rows, columns], part, ring) < PLAIN
     if was_plain == is_plain:
         return "EDIT"
     return "ADD" if was_plain else "REMOVE"

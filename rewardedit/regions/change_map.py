@@ -53,8 +53,24 @@ def change_mask(
 
 
 def dilated(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:
-    """The largest value within `radius` pixels of each place (a square)."""
-    return F.max_pool2d(mask, 2 * radius + 1, stride=1, padding=radius) if radius else mask
+    """The largest value within `radius` pixels of each place (a square): along the rows, then the columns."""
+    for axis in (3, 2) if radius else ():
+        mask = _largest_along(mask, axis, radius)
+    return mask
+
+
+def _largest_along(mask: Float[Tensor, "b 1 h w"], axis: int, radius: int) -> Float[Tensor, "b 1 h w"]:
+    """The largest value within `radius` places along an axis, by windows that double in length."""
+    sides = [radius, radius, 0, 0] if axis == 3 else [0, 0, radius, radius]
+    row = F.pad(mask, sides, value=float("-inf"))
+    window = 2 * radius + 1
+    length = 1
+    while length < window:
+        step = min(length, window - length)
+        n = row.shape[axis] - step
+        row = torch.maximum(row.narrow(axis, 0, n), row.narrow(axis, step, n))
+        length += step
+    return row
 
 
 def eroded(mask: Float[Tensor, "b 1 h w"], radius: int) -> Float[Tensor, "b 1 h w"]:

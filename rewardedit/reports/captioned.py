@@ -17,7 +17,9 @@ def captioned(panels: Sequence[tuple[str, Image.Image]], lines: Sequence[str]) -
     width = sum(panel.width for _, panel in panels) + GAP * (len(panels) + 1)
     top = TEXT + 2 * GAP
     below = top + max(panel.height for _, panel in panels) + GAP
-    wrapped = [part for line in lines for part in wrap(line, width - 2 * GAP, font)]
+    wrapped = []
+    for line in lines:
+        wrapped += wrap(line, width - 2 * GAP, font)
     page = Image.new("RGB", (width, below + len(wrapped) * (TEXT + LEADING) + GAP), PAPER)
     draw = ImageDraw.Draw(page)
 

@@ -19,7 +19,7 @@ BASE = "path/to/the/base"  # stands for a base that is no model of the hub
 class Usage:
     """Sampling of a result: the prompt that asks for the best score, and the settings."""
 
-    prompt: str = INSTRUCTION  # of stock diffusers
+    prompt: str = INSTRUCTION  # prompt of stock diffusers
     has_embedding: bool = False  # a learned embedding, which stock diffusers does not read
     sampling: tuple[tuple[str, float], ...] = ()  # options of the pipeline's call
 

@@ -16,10 +16,10 @@ SUFFIXES = (".jpg", ".png")
 
 def keep_samples(folder: Path, wall: Wall) -> None:
     """Records the first edits of a page in `folder`, in the order of the data, for the model card."""
-    samples = [
-        {"instruction": edit.title, "images": {one.label: one.file for one in edit.images}}
-        for edit in wall.edits[:SHOWN]
-    ]
+    samples = []
+    for edit in wall.edits[:SHOWN]:
+        images = {one.label: one.file for one in edit.images}
+        samples.append({"instruction": edit.title, "images": images})
     write_json(folder / FILE, samples)
 
 

@@ -51,7 +51,9 @@ def write_gallery(
         scorer: name of the scorer of the edits.
         note: text above the gallery on how the edits were made.
     """
-    turns = [turn for record in done[:MOST_SHOWN] for turn in record["turns"]]
+    turns = []
+    for record in done[:MOST_SHOWN]:
+        turns += record["turns"]
     scores = [turn["score"] for turn in turns if turn.get("score") is not None]
     wall = Wall(
         left="before",

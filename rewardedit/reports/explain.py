@@ -1,6 +1,6 @@
 """Explanations of BPM's and DICE's scores: the boxes that were found, and the judgements."""
 
-from typing import Any
+from typing import Any, cast
 
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
@@ -30,19 +30,24 @@ def explain(scorer: Scorer, batch: EditBatch) -> Explanation:
     """
     if len(batch) != 1:
         raise ValueError(f"explain: expected one edit; got {len(batch)}")
-    if isinstance(scorer, Bpm):
-        return _of_bpm(scorer, batch)
-    if isinstance(scorer, Dice):
-        return _of_dice(scorer, batch)
-    raise ValueError(f"--explain: expected the scorer bpm or dice; got {type(scorer).__name__}")
+    require_explained(scorer)
+    batch = scorer.beside(batch)
+    return _of_bpm(scorer, batch) if isinstance(scorer, Bpm) else _of_dice(cast(Dice, scorer), batch)
+
+
+def require_explained(scorer: Scorer) -> None:
+    """Raises ValueError unless it is a scorer whose scores can be explained."""
+    if not isinstance(scorer, Bpm | Dice):
+        raise ValueError(f"--explain: expected the scorer bpm or dice; got {type(scorer).__name__}")
 
 
 def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     prepared = scorer.prepare(batch.source, batch.instruction)
     (regions,) = scorer.locate(batch, prepared)
-    scores = scorer(batch, prepared)
+    scores = scorer.scores_of(batch, prepared, [regions])
     parsed = prepared.inputs["parsed"][0]
     edited = batch.edited.detach()
+
     # The regions that fill a missing side are not drawn there.
     before = [] if regions.is_added else _marks("source", parsed, regions.source)
     after = [] if regions.is_removed else _marks("target", parsed, regions.edited)
@@ -52,17 +57,21 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
         ("edited", panel(edited, after)),
         ("may change", panel(veiled(edited, regions.mask), [])),
     ]
+
     record = _record(batch, scores)
     shown = [f"{name} {value:.2f}" for name, value in record["parts"].items() if value is not None]
     parts = {name: float(part[0]) for name, part in scores.parts.items()}
     said = verdict(scorer, float(scores.score[0]), parts, scores.reason[0])
     details = [f"Parts, higher is better: {', '.join(shown)}"] if shown else []
+
     objects = []
     for image, marks in (("source", before), ("edited", after)):
         objects += [{"object": mark.label, "pixels": list(mark.box), "image": image} for mark in marks]
     table = {name: {"value": value} for name, value in record["parts"].items()}
+
     return Explanation(
         "BPM",
+        scores,
         batch.instruction[0],
         panels,
         [said, f"Read as: {_asked(parsed)}"],
@@ -100,6 +109,7 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
     scores = scorer.scores_of(batch, [analysis])
     edited = batch.edited.detach()
     h, w = edited.shape[-2:]
+
     before = []
     after = []
     for number, mark in enumerate(_difference_marks(analysis, h, w)):
@@ -108,24 +118,28 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
             before.append(mark)
         if command != "REMOVE":
             after.append(mark)
+
     unwanted = covered(analysis.incoherent, h, w)
     panels = [
         ("source", panel(batch.source, before)),
         ("edited", panel(edited, after)),
         ("not asked for", panel(veiled(edited, unwanted.to(edited.device)), [])),
     ]
+
     table = _difference_rows(analysis)
     pixels = pixel_boxes(analysis.differences, h, w).tolist()
     rows = [{**row, "pixels": box} for row, box in zip(table.values(), pixels, strict=True)]
     record = _record(batch, scores) | {"differences": rows}
+
     details = []
     for name, row in table.items():
         said = f": {row['reason']}" if row["reason"] else ""
         found = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
         details.append(f"{name}. {found}, {row['judgement']}{said}")
         del row["box"]
+
     verdict_line = _dice_verdict(scores, analysis)
-    return Explanation("DICE", batch.instruction[0], panels, [verdict_line], details, table, record)
+    return Explanation("DICE", scores, batch.instruction[0], panels, [verdict_line], details, table, record)
 
 
 def _difference_marks(analysis: Analysis, height: int, width: int) -> list[Mark]:

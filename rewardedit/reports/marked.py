@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from rewardedit.batch import Scores
 from rewardedit.files import write_json
 from rewardedit.images import resize, to_pil, to_tensor
 from rewardedit.reports.captioned import INK, PAPER, TEXT, captioned
@@ -35,10 +36,11 @@ class Explanation:
     """An explanation of one edit's score."""
 
     scorer: str  # its name for people
+    scores: Scores  # the scores of the edit
     instruction: str
     panels: Sequence[tuple[str, Image.Image]]  # images with their titles
     lines: Sequence[str]  # the verdict, and what it rests on
-    details: Sequence[str]  # what the table holds, as lines below the image
+    details: Sequence[str]  # the table's content as lines below the image
     table: Mapping[str, Mapping[str, float | str | None]]  # rows of the page's table, by name
     record: Mapping[str, Any]  # all of it for programs
 

@@ -2,6 +2,7 @@
 is better.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -95,3 +96,11 @@ def decimals(values: Iterable[float | None]) -> int:
     for a missing number.
     """
     return 2 if any(value is not None and abs(value) >= 2 for value in values) else 3
+
+
+def decimals_of_widths(widths: Iterable[float], least: int) -> int:
+    """Decimal places, at least `least` and at most 6, with which the narrowest of these intervals has two
+    digits, so that it does not read "0.000 [0.000, 0.000]".
+    """
+    places = [1 - math.floor(math.log10(width)) for width in widths if width > 0]
+    return min(max([least, *places]), 6)

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rewardedit.untrusted import whole_text
 
 TEMPLATES = Path(__file__).with_name("templates")
 LINKED = ("commands", "panels", "wall")  # sections that the top of a long page links
+SINGULAR = {"wins": "win", "ties": "tie", "losses": "loss"}
 IMAGES = "-images"  # the folder of a page's images is named after the page
 
 
@@ -39,7 +41,8 @@ class Headline:
         start = 0.0
         for (name, count), kind in zip(self.counts.items(), ("better", "even", "worse"), strict=True):
             width = 100 * count / total
-            bars.append({"name": name, "count": count, "kind": kind, "start": start, "width": width})
+            said = SINGULAR.get(name, name) if count == 1 else name
+            bars.append({"name": said, "count": count, "kind": kind, "start": start, "width": width})
             start += width
         return bars
 
@@ -84,7 +87,7 @@ class Report:
         """Adds a table with one row per name and one column per key; cells of None are empty. A folded one
         opens on a click.
         """
-        columns = list(dict.fromkeys(key for values in rows.values() for key in values))
+        columns = list(dict.fromkeys(chain.from_iterable(rows.values())))
         self._add("folded" if folded else "table", title, columns=columns, rows=rows)
 
     def panels(self, title: str, panels: Sequence[Intervals | Drawing | None]) -> None:
@@ -96,6 +99,14 @@ class Report:
     def wall(self, title: str, wall: Wall) -> None:
         self.walls.append(wall)
         self._add("wall", title, wall=wall)
+
+    def glance(self, wall: Wall) -> None:
+        """Adds the images of a wall's greatest gain and greatest loss, linked to their places on it; without
+        gains, those of its first edit. The wall itself is added by `wall`.
+        """
+        shown = wall.extremes()
+        if shown:
+            self._add("glance", edits=shown)
 
     def save(self, path: Path) -> Path:
         """Writes the images and then the page, whole or not at all, and returns the page's path."""

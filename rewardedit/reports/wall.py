@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,11 +24,11 @@ class WallImage:
     both, its place stays empty.
     """
 
-    label: str  # e.g. "before"
+    label: str  # name below the image, e.g. "before"
     image: Float[Tensor, "3 h w"] | None = None  # RGB in [0, 1]; NaN is drawn grey
     file: str = ""  # path relative to the page
     thumbnail: str = ""  # a smaller file for the wall; none: `file`
-    note: str = ""  # e.g. its score
+    note: str = ""  # remark below the image, e.g. its score
     best: bool = False
 
     @property
@@ -59,7 +60,7 @@ class WallEdit:
     disagreement: float | None = None
     facts: Sequence[tuple[str, str]] = ()
     commands: Sequence[tuple[str, str]] = ()  # that draw the edit, by what they draw
-    columns: Sequence[str] = ()  # of the table of scores
+    columns: Sequence[str] = ()  # columns of the table of scores
     scores: Sequence[tuple[str, Sequence[str]]] = ()
     values: Sequence[Sequence[float | None]] = ()  # by scorer and editor of the wall, to filter and sort by
     id: str = ""  # set by the wall
@@ -107,9 +108,20 @@ class Wall:
             choices.append(("disagreement", "disagreement of scorers"))
         return choices
 
+    def extremes(self) -> list[tuple[str, WallEdit]]:
+        """The edits of greatest gain and of greatest loss, each with what it is; without gains, the first."""
+        ranked = [edit for edit in self.edits if edit.gain]
+        ranked.sort(key=lambda edit: edit.gain or 0.0, reverse=True)
+        if not ranked:
+            return [("", edit) for edit in self.edits[:1]]
+        gain, loss = self.orders
+        ends = [(gain, ranked[0])] if ranked[0].tone == "better" else []
+        return [*ends, (loss, ranked[-1])] if ranked[-1].tone == "worse" else ends
+
     @property
     def has_images(self) -> bool:
-        return any(one.image is not None for edit in self.edits for one in edit.all_images)
+        images = chain.from_iterable(edit.all_images for edit in self.edits)
+        return any(one.image is not None for one in images)
 
     def save_images(self, folder: Path, name: str, prefix: str) -> None:
         """Writes the images into `folder`, which the page will find as `name`."""

@@ -179,7 +179,7 @@ class Adiee(Scorer):
             states = [self.states(self.inputs(texts, batch.source, batch.edited)) for texts in asked]
         else:
             states = self._continued(asked, batch.edited, prefixes)
-        every = torch.stack([self.head.scores(state) for state in states])
+        every = torch.stack(list(map(self.head.scores, states)))
         mean = every.mean(0)
         parts = {"raw": mean[:, 0], "spread": every[..., 0].std(0, correction=0)}
         for number, axis in enumerate(self.settings.axes[1:], 1):

@@ -69,7 +69,7 @@ class Scorer(nn.Module):
 
     def forward(self, batch: EditBatch, prepared: Prepared | None = None) -> Scores:
         """Scores b edits; computes `prepared` if it is not given. No gradient reaches the edited image of an
-        invalid row, not even NaN.
+        invalid row, not even NaN. A batch on another device is moved to the scorer's, and its scores back.
 
         Raises:
             ValueError: before any compute, if the batch lacks a field in `required_fields`, or carries a
@@ -78,6 +78,10 @@ class Scorer(nn.Module):
         name = type(self).__name__
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
+
+        there = self.beside(batch)
+        if there is not batch:
+            return self(there, prepared).to(batch.edited.device)
 
         missing = sorted(field for field in self.required_fields if getattr(batch, field) is None)
         if missing:
@@ -133,6 +137,11 @@ class Scorer(nn.Module):
             reason[row] = text
         parts = {name: spread(values) for name, values in found.parts.items()}
         return Scores.make(spread(found.score), parts, reason)
+
+    def beside(self, batch: EditBatch) -> EditBatch:
+        """The batch on the device of this scorer's weights; as it is if it lies there, or there are none."""
+        places = [weights.device for weights in self.parameters()]
+        return batch.to(places[0]) if places and batch.edited.device not in places else batch
 
     def require_gradient(self) -> None:
         """Raises ValueError if this scorer has no gradient;

@@ -27,6 +27,7 @@ from rewardedit.scorers.dice_vlm import (
     VlmDetector,
     prompt_texts,
     require_confidence,
+    require_tokens,
 )
 
 CHANGE = "change"  # detector without a model
@@ -134,6 +135,10 @@ class Dice(Scorer):
         require_confidence(confidence)
         if objects is not None and first != CHANGE:
             raise ValueError('objects: goes with detector="change"; leave it out')
+        # The small model stands for parts without one where a generated world is asked for.
+        if None not in (checkpoint, detector, coherence) and checkpoint != SMALL:
+            raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
+        require_tokens(max_new_tokens)
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
             reason = f"with detector={CHANGE} and coherence={RULES}, which load no model; leave it out"
@@ -200,6 +205,7 @@ class Dice(Scorer):
     def analyse(self, batch: EditBatch) -> list[Analysis]:
         """Finds the differences of each edit and judges them."""
         analyses = []
+        batch = self.beside(batch)
         for row, detection in enumerate(self.detector.detect(batch)):
             reason = detection.reason
             if reason is None and detection.dropped > self.max_dropped * detection.items:

@@ -14,9 +14,11 @@ from rewardedit.models import CLIP
 from rewardedit.prepared import Prepared
 from rewardedit.regions.differences import Difference, covered
 from rewardedit.scorers.clip import ClipScorer, load_clip, target_texts
-from rewardedit.scorers.dice import Dice
+from rewardedit.scorers.dice import Analysis, Dice
 
 FILLS = ("mean", "blur")
+MIN_VISIBLE = 0.01  # least share of an image that must stay visible for it to be compared
+HIDDEN = "nothing is left to compare: {:.1f} % of the image is masked out"
 BLUR = 16  # the blur's standard deviation is this part of the longer side
 
 
@@ -74,12 +76,24 @@ class DiceClip(ClipScorer):
         rows = [covered(row, h, w) for row in kept]
         return torch.stack(rows).to(image.device)
 
+    def scores_of(
+        self, score: Float[Tensor, " b"], analyses: Sequence[Analysis], regions: Bool[Tensor, "b h w"]
+    ) -> Scores:
+        """Scores of edits; invalid if DICE cannot judge them, or less than `MIN_VISIBLE` is outside of the
+        region.
+        """
+        reasons: list[str | None] = []
+        for analysis, share in zip(analyses, regions.double().mean((1, 2)).tolist(), strict=True):
+            hidden = HIDDEN.format(100 * share) if 1 - share < MIN_VISIBLE else None
+            reasons.append(analysis.reason or hidden)
+        return Scores.make(score, reason=reasons)
+
 
 class DiceClipI(DiceClip):
     """DICE-augmented CLIP-I, in [−1, 1]: cos(I(source), I(edited)), the coherent regions masked out of both.
 
     It measures how much is kept where nothing should change. Both images have the source's fill. A row that
-    DICE cannot judge is invalid.
+    DICE cannot judge is invalid, and one of which less than `MIN_VISIBLE` stays visible.
     """
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
@@ -90,15 +104,14 @@ class DiceClipI(DiceClip):
         paint = mean_colour(source, regions) if self.fill == "mean" else None
         seen = self.image_features(masked(source, regions, paint))
         kept = self.image_features(masked(edited, regions, paint))
-        score = F.cosine_similarity(seen, kept).clamp(-1, 1)
-        return Scores.make(score, reason=[analysis.reason for analysis in analyses])
+        return self.scores_of(F.cosine_similarity(seen, kept).clamp(-1, 1), analyses, regions)
 
 
 class DiceClipT(DiceClip):
     """DICE-augmented CLIP-T, in [−1, 1]: cos(I(edited), T(target)), the incoherent regions masked out.
 
     The text is the target caption; a row without one uses its instruction. A row that DICE cannot judge is
-    invalid.
+    invalid, and one of which less than `MIN_VISIBLE` stays visible.
     """
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
@@ -108,8 +121,7 @@ class DiceClipT(DiceClip):
         paint = mean_colour(edited, regions) if self.fill == "mean" else None
         seen = self.image_features(masked(edited, regions, paint))
         texts = self.text_features(target_texts(batch))
-        score = F.cosine_similarity(seen, texts).clamp(-1, 1)
-        return Scores.make(score, reason=[analysis.reason for analysis in analyses])
+        return self.scores_of(F.cosine_similarity(seen, texts).clamp(-1, 1), analyses, regions)
 
 
 def mean_colour(image: Float[Tensor, "b 3 h w"], regions: Bool[Tensor, "b h w"]) -> Float[Tensor, "b 3 1 1"]:

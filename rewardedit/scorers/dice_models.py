@@ -63,13 +63,15 @@ class ModelOptions:
     compat: str = "paper"  # one of `COMPATS`
     quantize: str | None = None  # None: "4bit" with compat="code", else "none"
     dtype: torch.dtype | str = torch.float32  # with compat="code" float16 unless "none" is quantised
-    longest_edge: int | None = None  # of an image, of processors that have such a setting
+    longest_edge: int | None = None  # longest edge of an image, for processors with such a setting
 
     def __post_init__(self) -> None:
         if self.compat not in COMPATS:
             raise ValueError(f"compat: expected one of {', '.join(COMPATS)}; got {self.compat!r}")
         if self.quantize not in (None, *QUANTIZE):
             raise ValueError(f"quantize: expected one of {', '.join(QUANTIZE)}; got {self.quantize!r}")
+        if self.longest_edge is not None and self.longest_edge < 1:
+            raise ValueError(f"longest_edge: expected at least 1 pixel, or None; got {self.longest_edge}")
 
     @property
     def bits(self) -> Bits | None:

@@ -25,16 +25,18 @@ from rewardedit.regions.frames import FRAMES, framed
 NO_CHANGE = "no change"
 # Characters that have a meaning in an answer, so that no subject holds them; apostrophes and commas are kept.
 REPLACED = str.maketrans({'"': "'", "[": "(", "]": ")", **dict.fromkeys("{}<>*_`\\◁▷", " ")})
+NO_BRACKETS = str.maketrans("()", "  ")
 
+# Each of these reads a text in time proportional to its length: no two repetitions compete for a character.
 _NUMBER = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
-_BOX = rf"[\[(]{','.join([_NUMBER] * 4)}[\])]"
-_DIFFERENCE = re.compile(rf"\s*({'|'.join(COMMANDS)})\s*:\s*(.*\S)\s*,\s*{_BOX}\s*", re.IGNORECASE)
-_ITEM = re.compile(r"""\s*(["'])(.*?)\1\s*(?:,(?=\s*["'])|$)""", re.DOTALL)
-_LIST = re.compile(r"\s*\[(.*)\]\s*\.?\s*", re.DOTALL)
+_BOX = re.compile(rf"[\[(]{','.join([_NUMBER] * 4)}[\])]")
+_COMMAND = re.compile(rf"\b({'|'.join(COMMANDS)})\s*:", re.IGNORECASE)
+_ITEM = re.compile(r"""\s*(["'])(.*?)\1\s*(?:,(?=\s*["'])|,?\Z)""", re.DOTALL)
 _NOTHING = re.compile(r"""[\[\s"']*no[ -]?changes?[\]\s"'.!]*""", re.IGNORECASE)
 _DECISION = re.compile(r"decision\s*:\s*(yes|no)\b.*", re.IGNORECASE)  # to the end of the line
 _YES_OR_NO = re.compile(r"\b(?:yes|no)\b", re.IGNORECASE)
-_REASONING = re.compile(r"reasoning\s*:\s*(.*?)\s*(?=decision\s*:|$)", re.IGNORECASE | re.DOTALL)
+_REASONING = re.compile(r"reasoning\s*:", re.IGNORECASE)
+_DECIDES = re.compile(r"decision\s*:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class ParsedAnswer:
 
     text: str  # the answer in plain form, as `normalised` makes it
     differences: tuple[Difference, ...]
-    starts: tuple[int, ...]  # where the command of each difference begins in `text`
-    items: int  # texts in the list, readable or not
+    starts: tuple[int, ...]  # index in `text` of the command of each difference
+    items: int  # texts in the list, readable or not; one with several commands counts as so many
     says_no_change: bool = False
 
     @property
@@ -60,7 +62,7 @@ class Judgement:
     coherent: bool | None  # None if the answer is neither yes nor no, or both
     reason: str
     text: str  # the answer in plain form
-    start: int  # where the word of the decision begins in `text`; its end if there is none
+    start: int  # index in `text` of the decision; its end if there is none
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class DiceFormat:
     # One of `PROMPTS`. "code" is the layout of the published checkpoints, in our words: the judge's task is
     # a system prompt, its text comes before the images, and its chat does not open the assistant's turn.
     prompts: str = "full"
-    decimals: int = 3  # of the coordinates
+    decimals: int = 3  # decimals of the coordinates
     rationale: bool = True  # the judgement gives its reason before the decision
     base: str | None = None  # model that the folder's adapter was trained on; None: the folder is a model
 
@@ -144,7 +146,19 @@ PROMPTS = {
 
 
 def plain_subject(text: str) -> str:
-    """A subject as an answer can hold it: one line, without quotation marks, brackets or markup."""
+    """A subject as an answer can hold it: one line, without quotation marks, square brackets or markup, and
+    without what would read as a box or as the command of another difference.
+    """
+    subject = _without_marks(text)
+    if _BOX.search(subject):
+        subject = subject.translate(NO_BRACKETS)
+    if _COMMAND.search(subject):
+        subject = subject.replace(":", " ")
+    return one_line(subject)
+
+
+def _without_marks(text: str) -> str:
+    """The text in one line, without characters that have a meaning in an answer."""
     return one_line(normalised(one_line(text)).translate(REPLACED))
 
 
@@ -182,41 +196,64 @@ def parse_differences(answer: str) -> ParsedAnswer:
 
     The whole answer is a list of quoted texts, each "COMMAND: subject, [x0, y0, x1, y1]" in any case and with
     round or square brackets, or it says "no change". Nothing is guessed: an item of another form, or whose
-    box is empty or not within [0, 1], is dropped. An answer that is no list has no items.
+    box is empty or not within [0, 1], or whose subject holds another command or box, is dropped. An answer
+    that is no list has no items.
     """
     text = normalised(answer)
     if _NOTHING.fullmatch(text):
         return ParsedAnswer(text, (), (), 0, says_no_change=True)
-    whole = _LIST.fullmatch(text)
-    if whole is None:
-        return ParsedAnswer(text, (), (), 0)
+    place, end = _inside_list(text)
 
     differences: list[Difference] = []
     starts: list[int] = []
     items = 0
-    place, end = whole.span(1)
-    while text[place:end].strip():
-        items += 1
+    while place < end:
         item = _ITEM.match(text, place, end)
         if item is None:  # not a quoted text: nothing after it can be told apart
+            items += _count_items(text[place:end])
             break
         place = item.end()
-        command = _DIFFERENCE.fullmatch(item[2])
-        difference = None if command is None else _difference(command)
-        if command is not None and difference is not None:
+        items += _count_items(item[2])
+        difference = _read_difference(item[2])
+        if difference is not None:
             differences.append(difference)
-            starts.append(item.start(2) + command.start(1))
+            starts.append(item.start(2) + len(item[2]) - len(item[2].lstrip()))
     return ParsedAnswer(text, tuple(differences), tuple(starts), items)
 
 
-def _difference(match: re.Match[str]) -> Difference | None:
-    """The difference of an item; None if its box is not one, or it has no subject."""
-    x0, y0, x1, y1 = map(float, match.groups()[2:])
-    subject = plain_subject(match[2].replace("\\'", "'"))
-    if not subject or not (0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1):
+def _inside_list(text: str) -> tuple[int, int]:
+    """Start and end of what the brackets of a list enclose, without blanks at its end; (0, 0) for a text that
+    is no list.
+    """
+    whole = text.removesuffix(".").rstrip()
+    if len(whole) < 2 or whole[0] != "[" or whole[-1] != "]":
+        return 0, 0
+    return 1, len(whole[:-1].rstrip())
+
+
+def _count_items(text: str) -> int:
+    """Number of differences that a text of the list means to state, at least 1."""
+    return max(1, len(_COMMAND.findall(text)))
+
+
+def _read_difference(text: str) -> Difference | None:
+    """The difference of an item; None if it is not one, its box is none, or its subject is not plain."""
+    text = text.strip()
+    command = _COMMAND.match(text)
+    opening = max(text.rfind("["), text.rfind("("))
+    box = _BOX.fullmatch(text, max(opening, 0))
+    before = text[:opening].rstrip()
+    if command is None or box is None or len(before) <= command.end() or before[-1] != ",":
         return None
-    (command,) = (name for name in COMMANDS if name == match[1].upper())
-    return Difference(command, subject, (x0, y0, x1, y1))
+
+    raw = before[command.end() : -1].strip()
+    subject = _without_marks(raw.replace("\\'", "'"))
+    x0, y0, x1, y1 = map(float, box.groups())
+    is_box = 0 <= x0 < x1 <= 1 and 0 <= y0 < y1 <= 1
+    if not subject or "\n" in raw or subject != plain_subject(subject) or not is_box:
+        return None
+    (name,) = (one for one in COMMANDS if one == command[1].upper())
+    return Difference(name, subject, (x0, y0, x1, y1))
 
 
 def detection_chat(prompts: str = "full") -> list[Turn]:
@@ -280,7 +317,7 @@ def parse_judgement(answer: str) -> Judgement:
     for match in decisions:
         words |= set(_YES_OR_NO.findall(match[0].lower()))
     reasoning = _REASONING.search(text)
-    reason = "" if reasoning is None else one_line(reasoning[1])
+    reason = "" if reasoning is None else one_line(_DECIDES.split(text[reasoning.end() :], maxsplit=1)[0])
     start = decisions[0].start(1) if decisions else len(text)
     return Judgement(words == {"yes"} if len(words) == 1 else None, reason, text, start)
 

@@ -36,7 +36,7 @@ class Verdict:
     """The judgement of one difference."""
 
     coherent: bool | None  # the instruction asks for it; None if that is unknown
-    probability: float  # of yes, in [0, 1]; NaN if unknown
+    probability: float  # probability of yes, in [0, 1]; NaN if unknown
     reason: str  # why, in the model's words; if `coherent` is None, why there is no judgement
 
 
@@ -83,12 +83,13 @@ class VlmDetector(nn.Module):
         max_new_tokens: most tokens of an answer; an answer that is cut off is not read.
 
     Raises:
-        ValueError: on another confidence.
+        ValueError: on another confidence, or without a token to answer in.
     """
 
     def __init__(self, dice: DiceVlm, confidence: str = "likelihood", max_new_tokens: int = 500) -> None:
         super().__init__()
         require_confidence(confidence)
+        require_tokens(max_new_tokens)
         self.dice = dice
         self.model = dice.vlm.model  # so that it moves with the scorer
         self.confidence = confidence
@@ -140,10 +141,14 @@ class VlmCoherence(nn.Module):
 
     Args:
         max_new_tokens: most tokens of an answer; an answer that is cut off is no judgement.
+
+    Raises:
+        ValueError: without a token to answer in.
     """
 
     def __init__(self, dice: DiceVlm, max_new_tokens: int = 500) -> None:
         super().__init__()
+        require_tokens(max_new_tokens)
         self.dice = dice
         self.model = dice.vlm.model
         self.max_new_tokens = max_new_tokens
@@ -191,6 +196,12 @@ def require_confidence(confidence: str) -> None:
     """Raises ValueError if there is no such confidence."""
     if confidence not in CONFIDENCES:
         raise ValueError(f"confidence: expected one of {', '.join(CONFIDENCES)}; got {confidence!r}")
+
+
+def require_tokens(max_new_tokens: int) -> None:
+    """Raises ValueError if an answer may have no token."""
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens: expected at least 1; got {max_new_tokens}")
 
 
 def in_case_of(text: str, words: Sequence[str]) -> list[str]:

@@ -2,10 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.models import EXACT, fingerprints
 from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
@@ -51,7 +54,12 @@ MODEL_OPTIONS = (
 WITHOUT_MODEL = ("change", "grammar", "rules", "http://", "https://")  # values of them that load none
 
 
-def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], **options: Any) -> Scorer:
+def load_scorer(
+    spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor],
+    *,
+    device: torch.device | str = "auto",
+    **options: Any,
+) -> Scorer:
     """Loads a scorer by name ("clip_d"), a weighted sum ("clip_d:0.7,l1:0.3"), or the user's own scorer
     ("file.py:function", "package.module:Class"; see `rewardedit.scorer`), or wraps a plain function
     `(EditBatch) -> (b,)`.
@@ -59,9 +67,17 @@ def load_scorer(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], *
     Options go to the scorer's `from_pretrained` (or its constructor, if it has none). Options of a sum's
     scorers are given in a mapping: {"clip_d": {"weight": 0.7}, "l1": {"weight": 0.3, "region": "outside"}}.
 
+    Args:
+        device: "auto": a GPU if there is one. Batches may lie anywhere.
+
     Raises:
         ValueError: on an unknown name, a malformed sum, a class that is not a `Scorer`, or an unknown option.
     """
+    device = devices.default_device() if device == "auto" else device
+    return _load(spec, options).to(device)
+
+
+def _load(spec: str | Mapping[str, Any] | Callable[[EditBatch], Tensor], options: dict[str, Any]) -> Scorer:
     if not isinstance(spec, str | Mapping):
         if not callable(spec):
             raise ValueError(f"scorer: expected a name, a mapping or a function; got {type(spec).__name__}")
@@ -137,8 +153,8 @@ def scorer_fingerprints(
         load: returns the scorers by the same names; it is called only if one of their classes has a
             fingerprint.
     """
-    classes = [find_scorer(name) for spec in specs.values() for name, _ in all_terms(spec)]
-    if all(found.fingerprint is Scorer.fingerprint for found in classes):
+    terms = chain.from_iterable(map(all_terms, specs.values()))
+    if all(find_scorer(name).fingerprint is Scorer.fingerprint for name, _ in terms):
         return {}
     found = {name: scorer.fingerprint for name, scorer in load().items()}
     return {name: told for name, told in found.items() if told}

@@ -90,7 +90,7 @@ class LowerOf(Combination):
                 f"lower_of.centres: expected a median and a spread of {', '.join(missing)}, which the "
                 f"package does not know; give centres: {{'{missing[0]}': [MEDIAN, SPREAD]}} of your edits"
             )
-        loaded = {name: load_scorer(spec) for name, spec in names.items()}
+        loaded = {name: load_scorer(spec, device="cpu") for name, spec in names.items()}
         return cls(loaded, {name: known[name] for name in names})
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:

@@ -196,7 +196,7 @@ class VlmJudge(Scorer):
         shown = views(batch.source, batch.edited, self.apart)
         if self.vlm is not None:
             self.vlm.note_cut(batch.instruction, self.family)
-        instructions = [self._plain(text) for text in batch.instruction]
+        instructions = list(map(self._plain, batch.instruction))
 
         asked = []
         for question in self.questions:

@@ -154,7 +154,7 @@ class PairJudge(nn.Module):
         for pair in pairs:
             told = self._chat(pair.instruction)
             for edits in ((pair.first, pair.second), (pair.second, pair.first)):
-                yield told, torch.stack([to_float(image) for image in (pair.source, *edits)])
+                yield told, torch.stack(list(map(to_float, (pair.source, *edits))))
 
     def _chat(self, instruction: str) -> Chat:
         text = QUESTION.format(instruction=without(self.reserved, instruction)) + FORMS[self.answer]

@@ -33,10 +33,10 @@ class Job:
     """One edit that waits for its scores."""
 
     sample: PixelSample
-    names: tuple[str, ...]  # of its scorers
+    names: tuple[str, ...]  # names of its scorers
     arrived: float  # by time.monotonic
     row: asyncio.Future[Row]
-    deaths: int = 0  # of workers that were scoring it
+    deaths: int = 0  # number of workers that ended while they scored it
 
     @property
     def key(self) -> Key:

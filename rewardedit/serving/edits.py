@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from rewardedit.batch import PixelSample
-from rewardedit.images import resize, to_pixels
+from rewardedit.images import resize, view_pixels
 from rewardedit.serving.budget import Reservation
 from rewardedit.untrusted import TooLarge, open_image, printable
 
@@ -63,7 +63,7 @@ def decode_edit(edit: RawEdit, max_pixels: int, reservation: Reservation) -> Pix
         # at once: edits that each hold a part would keep one another from the rest
         reservation.take(_decoded_size(opened))
         for name, image in opened.items():
-            pixels[name] = to_pixels(image, CHANNELS[name])
+            pixels[name] = view_pixels(image, CHANNELS[name])
         name = ""
         size = (pixels["source"].shape[-2], pixels["source"].shape[-1])
         return PixelSample(

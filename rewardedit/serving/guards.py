@@ -163,9 +163,9 @@ class Answer:
             "content-length": str(len(body)),
             "connection": "close",
         }
-        pairs = [
-            (name.lower().encode(), value.encode()) for name, value in (headers | refusal.headers).items()
-        ]
+        pairs = []
+        for name, value in (headers | refusal.headers).items():
+            pairs.append((name.lower().encode(), value.encode()))
         await self.send({"type": "http.response.start", "status": status, "headers": pairs})
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
         await _drain(incoming)

@@ -59,7 +59,9 @@ class ScorerSet:
     def load(self, batch_size: int) -> "LoadedScorers":
         """Loads the scorers on the default device of this process."""
         device = devices.default_device()
-        scorers = {name: load_scorer(spec, **self.options).to(device) for name, spec in self.specs.items()}
+        scorers = {
+            name: load_scorer(spec, device=device, **self.options) for name, spec in self.specs.items()
+        }
         infos = [self._describe(name, scorer, device) for name, scorer in scorers.items()]
         return LoadedScorers(scorers, infos, batch_size)
 

@@ -26,18 +26,18 @@ from rewardedit.serving.wire import (
 from rewardedit.untrusted import whole_text
 
 REFERENCE = "#/components/schemas/{model}"
+DESCRIPTIONS = {
+    400: "the body or all images are unreadable",
+    401: "the token is wrong or missing",
+    403: "the Host or Origin is foreign",
+    408: "the body arrived too slowly",
+    413: "the body, an image or the number of items is too large",
+    422: "a field is missing or does not fit; it is named",
+    429: "the server is full; try again after Retry-After seconds",
+    503: "models are still loading",
+}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": what}
-    for status, what in {
-        400: "the body or all images are unreadable",
-        401: "the token is wrong or missing",
-        403: "the Host or Origin is foreign",
-        408: "the body arrived too slowly",
-        413: "the body, an image or the number of items is too large",
-        422: "a field is missing or does not fit; it is named",
-        429: "the server is full; try again after Retry-After seconds",
-        503: "models are still loading",
-    }.items()
+    status: {"model": Problem, "description": description} for status, description in DESCRIPTIONS.items()
 }
 router = APIRouter(tags=["rewardedit"])
 

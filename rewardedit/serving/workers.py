@@ -97,8 +97,8 @@ class ThreadWorker:
 class Place:
     """The share of a machine that one of several processes uses."""
 
-    number: int  # of this process
-    count: int  # of processes
+    number: int  # number of this process
+    count: int  # number of processes
 
     def occupy(self) -> None:
         """Leaves this process its GPU, or its share of the CPU. To be called before CUDA is used."""
@@ -179,9 +179,10 @@ class ProcessWorker:
 
 def _packed(sample: PixelSample) -> dict[str, Any]:
     """A sample's fields with its pixels as arrays, which a pipe passes on without shared memory."""
-    return {
-        name: value.numpy() if isinstance(value, Tensor) else value for name, value in vars(sample).items()
-    }
+    fields = {}
+    for name, value in vars(sample).items():
+        fields[name] = value.numpy() if isinstance(value, Tensor) else value
+    return fields
 
 
 def _unpacked(fields: dict[str, Any]) -> PixelSample:

@@ -87,7 +87,10 @@ def scene_changes(before: Scenes, after: Scenes, boxes: Boxes = "union") -> list
 
 def scene_differences(before: Scenes, after: Scenes, boxes: Boxes = "union") -> list[tuple[Difference, ...]]:
     """The differences of `scene_changes`, for each pair of scenes."""
-    return [tuple(change.difference for change in own) for own in scene_changes(before, after, boxes)]
+    differences = []
+    for changes in scene_changes(before, after, boxes):
+        differences.append(tuple(change.difference for change in changes))
+    return differences
 
 
 def _other_background(before: Scenes, after: Scenes) -> np.ndarray:

@@ -7,6 +7,7 @@ edit, the right edit of a wrong object, in a wrong colour, or of another instruc
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +36,11 @@ def verdicts(changes: list[Change], wanted: list[Change]) -> list[bool]:
     asked = {(change.place, change.after) for change in wanted}
     own = [(change.place, change.after) in asked for change in changes]
     unasked = [change.difference for change, is_asked in zip(changes, own, strict=True) if not is_asked]
-    return [
-        is_asked and not any(overlap(change.difference, other) for other in unasked)
-        for change, is_asked in zip(changes, own, strict=True)
-    ]
+    coherent = []
+    for change, is_asked in zip(changes, own, strict=True):
+        overlaps = any(overlap(change.difference, other) for other in unasked)
+        coherent.append(is_asked and not overlaps)
+    return coherent
 
 
 def overlap(one: Difference, other: Difference) -> bool:
@@ -115,7 +117,7 @@ class JudgedDifferences(Sequence):
                     rows.append(DifferenceRow(name, *pair, (chosen,), edit.instruction, verdict, reason))
                     break
         assert min(map(len, judged.values())) == EACH, "a block of samples has too few rows of one verdict"
-        return [row for pair in zip(*judged.values(), strict=True) for row in pair]
+        return list(chain.from_iterable(zip(*judged.values(), strict=True)))
 
     def _judged(self, block: int, rng: np.random.Generator) -> list[JudgedEdit]:
         samples = self.world.batch(block * BLOCK, BLOCK)

@@ -13,10 +13,9 @@ from rewardedit.shapes.render import (
     PATCH,
     coverage,
     object_masks,
-    render_backgrounds,
 )
 from rewardedit.shapes.scenes import CELLS, CENTRES, Scenes
-from rewardedit.shapes.vocabulary import CELL, RADII, SHAPES, SIZE
+from rewardedit.shapes.vocabulary import CELL, SHAPES, SIZE
 
 RADIUS_LIMITS = (2.5, 11.5)  # least and largest radius of an object, in pixels
 CONTRAST = 1.5  # factor by which the share of a colour is spread around a half
@@ -297,22 +296,3 @@ def background_damage(error: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
     smooth, _ = fine_noise(error)
     seen = ramp(smooth.norm(dim=1), 0.08, 0.25)
     return ((seen * spare).sum((1, 2)) - 3).clamp_min(0), colour.norm(dim=1)
-
-
-@torch.no_grad()
-def found_objects(image: Tensor, scenes: Scenes) -> Tensor:
-    """(b, 9) True where an object of the scenes is seen in images (b, 3, 64, 64) in [0, 1]: less than 5
-    pixels off its place, with its shape and colour, and within a fifth of its size.
-    """
-    background = seen_background(image, render_backgrounds(scenes))
-    row, cell, place, origin, window = in_place(scenes, scenes.present)
-    shape = torch.from_numpy(scenes.shape)[row, cell].long()
-    colour = torch.from_numpy(scenes.colour)[row, cell].long()
-    size = torch.from_numpy(scenes.size)[row, cell].long()
-    filled = fill_hosts(image, scenes, scenes.has_inner)
-    seen = recover(filled, background, row, shape, colour, origin, window)
-    right = (seen.fit > 0.5) & ((seen.centre - place).norm(dim=1) < 5)
-    right &= (seen.radius / torch.tensor(RADII)[size] - 1).abs() < 0.2
-    found = torch.zeros(scenes.present.shape, dtype=torch.bool)
-    found[row, cell] = right
-    return found

@@ -25,7 +25,7 @@ CELLS = 9
 EMPTY = -1
 CENTRES = np.array([[(c % 3 + 0.5) * CELL, (c // 3 + 0.5) * CELL] for c in range(CELLS)], dtype=np.float32)
 OBJECT_FIELDS = ("shape", "colour", "size", "offset", "inner_shape", "inner_colour")  # (b, 9) of `Scenes`
-HOST_SHAPES = [SHAPES.index(name) for name in HOSTS]
+HOST_SHAPES = list(map(SHAPES.index, HOSTS))
 # Shares of the ways in which an instruction gives the place of an added object, and of a moved one.
 ADD_PLACES = {"nowhere": 0.25, "place": 0.40, "relation": 0.35}
 MOVE_PLACES = {"place": 0.50, "relation": 0.25, "direction": 0.25}
@@ -106,7 +106,7 @@ class Edits:
 
 def edit_types(names: Iterable[str]) -> np.ndarray:
     """Indices of edit types."""
-    return np.array([EDIT_TYPES.index(name) for name in names])
+    return np.array(list(map(EDIT_TYPES.index, names)))
 
 
 def concatenate(items):

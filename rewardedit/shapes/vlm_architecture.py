@@ -47,6 +47,7 @@ def fresh_vlm(name: str, width: int, layers: int) -> Vlm:
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {name!r}: {message}; train it first: shapes/clip") from error
+
     tokenizer = make_tokenizer(known)
     text = LlamaConfig(
         vocab_size=len(tokenizer),

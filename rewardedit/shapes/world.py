@@ -105,6 +105,7 @@ def make_batch(
     after = apply_edits(before, edits)
     described = [language.describe(rng, before, edits, row, wordings) for row in range(len(before))]
     texts, parsed = zip(*described, strict=True)
+
     is_background = kind == EDIT_TYPES.index("background")
     inside = edits.inside
     old = object_masks(before, np.where(is_background | inside, -1, edits.cell))
@@ -113,6 +114,7 @@ def make_batch(
         new += object_masks(after, np.where(inside, edits.to_cell, -1), inner=True)
     mask = torch.maximum(old, new)
     mask[is_background] = 1 - object_interiors(before)[is_background]
+
     return ShapesBatch(
         id=ids,
         source=render(before),

@@ -88,8 +88,8 @@ def _histograms(values: dict[str, dict[str, list[float]]], thresholds: Threshold
     drawings = []
     for metric, series in values.items():
         if series:
-            low = min(min(numbers) for numbers in series.values())
-            high = max(max(numbers) for numbers in series.values())
+            low = min(map(min, series.values()))
+            high = max(map(max, series.values()))
             limit = limits[metric]
             says = "Share of images, with 95 % intervals; the threshold is that of the rules."
             drawings.append(

@@ -4,15 +4,12 @@ Stage 1, `similar`: two real images that resemble each other. Objects of a class
 REMOVE, those of a class that only the second has are ADD; where one of each lies at the same place, both are
 one EDIT. Stage 2, `inpainted`: an object is inpainted away (REMOVE), which read backwards is an ADD, or it is
 recoloured or replaced (EDIT).
-
-Thresholds are those of the paper and its code as far as they are known; the overlap of an EDIT, the sizes of
-objects and the shares of the commands are ours.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,16 +19,16 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.data.bad_rows import require_few, unreadable_rows
 from rewardedit.data.boxed_images import BoxedImage, BoxedObject, find_file, read_boxed_images
-from rewardedit.data.difference_rows import DifferenceRow
+from rewardedit.data.difference_rows import DifferenceRow, plain_difference
 from rewardedit.files import write_json
 from rewardedit.images import fit, load_image, to_pil
-from rewardedit.models import DINO
 from rewardedit.regions.boxes import pairwise_iou
 from rewardedit.regions.differences import Box, Command, Difference
 from rewardedit.scorers.dice_text import plain_subject
 from rewardedit.scorers.preservation import DinoI
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import stage
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig, InpaintedConfig, SimilarConfig
 from rewardedit.synthesis.inpainting import (
     COLOURS,
     EMPTY,
@@ -43,7 +40,6 @@ from rewardedit.synthesis.inpainting import (
     pasted,
     recoloured,
 )
-from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.untrusted import read_json_file
 
 SHARD = 256  # images of a shard
@@ -53,56 +49,6 @@ ENCODER_SIDE = 256  # pixels a side of images whose likeness is measured, before
 BLOCK = 1024  # images compared with all others at a time
 COLOURS_CONSIDERED = 4  # of the colours that differ most from an object's
 TRIES = 20  # other images that a replacement is looked for in
-
-
-@dataclass(frozen=True)
-class SimilarConfig:
-    """Choice of pairs of similar images: DINOv2 features, classes and boxes."""
-
-    encoder: str = DINO  # hub name or folder of the DINO whose features are compared
-    min_similarity: float = 0.6  # least cosine of the two images' features
-    min_shared: int = 1  # least number of classes that both images have
-    max_other: int = 14  # largest number of classes that only one of the two has
-    edit_iou: float = 0.5  # least IoU of two objects of other classes that are one EDIT
-    boxes: Literal["union", "edited"] = "union"  # box of an EDIT: around both objects, or the second image's
-    neighbours: int = 50  # most similar images that are tried for each image
-    batch_size: int = 64  # images encoded at a time
-
-
-@dataclass(frozen=True)
-class InpaintedConfig:
-    """Choice of objects and of what becomes of them."""
-
-    method: MethodConfig | None = None  # inpainting pipeline (kind: inpainting); None: filled without a model
-    edit_share: float = 0.34  # share of EDIT; the rest is half REMOVE and half ADD
-    colour_share: float = 0.3  # share of recoloured objects among EDIT; the others are replaced
-    min_area: float = 0.01  # smallest box of an object, as a share of the image
-    max_area: float = 0.4  # largest box of an object, as a share of the image
-    seed: int = 0  # seed of the choices
-
-    def __post_init__(self) -> None:
-        if self.method is not None and self.method.kind != "inpainting":
-            raise ValueError(f"method.kind: expected inpainting; got {self.method.kind}")
-
-
-@dataclass(frozen=True)
-class DifferencePairsConfig:
-    """Images with boxes, and how pairs are made of them: `similar` or `inpainted`."""
-
-    annotations: str  # JSON file in the format of COCO or LVIS
-    root: str | None = None  # folder of the images; None: that of the annotations
-    limit: int | None = None  # number of images, the first of the file; None: all
-    similar: SimilarConfig | None = None  # pairs of similar images
-    inpainted: InpaintedConfig | None = None  # pairs of an image and its inpainted copy
-
-    def __post_init__(self) -> None:
-        if (self.similar is None) == (self.inpainted is None):
-            raise ValueError("pairs: expected either similar or inpainted; set one, e.g. pairs.similar={}")
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the images."""
-        return Path(self.annotations).parent if self.root is None else Path(self.root)
 
 
 def require_pairs(config: DifferencePairsConfig) -> list[str]:
@@ -115,20 +61,28 @@ def require_pairs(config: DifferencePairsConfig) -> list[str]:
     return [f"pairs: {kind} ones of {len(images)} images with boxes"]
 
 
-def make_pairs(config: DifferencePairsConfig, folder: Path, limit: float) -> Sequence[DifferenceRow]:
+def make_pairs(
+    config: DifferencePairsConfig, folder: Path, limit: float, reserved: Sequence[str] = ()
+) -> "Pairs":
     """Makes the pairs in stages in `folder`, unless they are there.
 
     Args:
         limit: largest share of images that may be unreadable.
+        reserved: texts that control the model, which are removed from names.
 
     Raises:
-        ValueError: if more are, or no pair is found.
+        ValueError: if more are, no pair is found, or nothing is left of a name.
     """
     images = read_boxed_images(_file_of(config), config.limit)
     if config.similar is not None:
-        return similar_pairs(config, config.similar, images, folder, limit)
-    assert config.inpainted is not None
-    return inpainted_pairs(config, config.inpainted, images, folder, limit)
+        pairs = similar_pairs(config, config.similar, images, folder, limit)
+    else:
+        assert config.inpainted is not None
+        pairs = inpainted_pairs(config, config.inpainted, images, folder, limit)
+    for row in range(len(pairs)):
+        for difference in pairs.differences(row):
+            plain_difference(difference, reserved)
+    return pairs
 
 
 def _file_of(config: DifferencePairsConfig) -> Path:
@@ -150,9 +104,14 @@ class Pairs(Sequence):
 
     def __getitem__(self, index: int) -> DifferenceRow:  # type: ignore[override]
         record = self.records[index]
-        found = tuple(Difference(one[0], one[1], tuple(one[2])) for one in record["differences"])
+        found = self.differences(index)
         source, edited = (load_image(self.find(record[name])) for name in ("source", "edited"))
         return DifferenceRow(record["id"], source, edited, found)
+
+    def differences(self, index: int) -> tuple[Difference, ...]:
+        """The differences of a pair; no image is read."""
+        plain = self.records[index]["differences"]
+        return tuple(Difference(one[0], one[1], tuple(one[2])) for one in plain)
 
 
 def similar_pairs(
@@ -167,7 +126,7 @@ def similar_pairs(
 
     made_of = {"encoder": choice.encoder, **_images_of(config, images)}
     paths = stage(folder / "features", made_of, encode, len(shards), "part-{:05d}.safetensors")
-    parts = [load_file(path) for path in paths]
+    parts = list(map(load_file, paths))
     features = torch.cat([part["features"] for part in parts])
     read = torch.cat([part["read"] for part in parts]).bool()
     faults = {int(row): "its image cannot be read" for row in (~read).nonzero().flatten()}

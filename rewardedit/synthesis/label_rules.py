@@ -153,8 +153,8 @@ class RulesConfig:
     def __post_init__(self) -> None:
         self._take_preset()
         self._require_numbers()
-        self._require_unreached()
-        self._require_alike()
+        self._require_distances()
+        self._require_word_groups()
         if unknown := set(self.damage_kinds) - set(DAMAGES):
             raise ValueError(
                 f"damages: expected some of {', '.join(DAMAGES)}; got {', '.join(sorted(unknown))}"
@@ -188,7 +188,7 @@ class RulesConfig:
             if self.share(name) < 0:
                 raise ValueError(f"{name}: expected at least 0; got {getattr(self, name)}")
 
-    def _require_unreached(self) -> None:
+    def _require_distances(self) -> None:
         """Raises ValueError if the shares do not rise, or a share or a label lies outside its range."""
         shares = [share for share, _ in self.distance_to_target]
         are_valid = all(share >= 0 and 0 <= label <= 10 for share, label in self.distance_to_target)
@@ -198,7 +198,7 @@ class RulesConfig:
                 "[1, 0]]"
             )
 
-    def _require_alike(self) -> None:
+    def _require_word_groups(self) -> None:
         """Raises ValueError if a group holds fewer than two words."""
         if any(_count_words(kind) < 2 for kind in self.word_groups):
             raise ValueError("word_groups: expected at least two words in each group, e.g. [[left, right]]")

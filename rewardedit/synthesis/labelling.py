@@ -236,6 +236,7 @@ def output_rows(
     for i, (number, image, output) in enumerate(zip(part.numbers, images, outputs, strict=True)):
         if image is None:
             continue
+
         measures = measured[number, method]
         base = _row(part, batch, i, source_ids[i])
         through = elsewhere and bool(draws(labelling.seed + 2, number)[0] < rules.share("vae_roundtrip"))
@@ -247,6 +248,7 @@ def output_rows(
             seed=None if elsewhere else seed + number,
             vae_roundtrip=through or not elsewhere,
         )
+
         if by_target is None:
             rule, label = label_output(measures, labelling.thresholds, labelling.grades[method])
         else:
@@ -254,6 +256,7 @@ def output_rows(
         if label is not None:
             values = _values(None if through else measures)
             drafts.append(Draft(replace(row, label=label, rule=rule, **values), image))
+
         if rule == UNREACHED and label is not None:
             asked = not_followed(i, number, batch, source_ids, named, labelling)
             if label < RIGHT_FROM:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.data import DataConfig, Rows, row_shards
 from rewardedit.data.reading import RowBatch
@@ -52,7 +51,7 @@ class MeasureConfig:
         specs = dict(zip(METRICS, (self.clip_d, *self.similarity), strict=True))
         scorers = {}
         for name, spec in specs.items():
-            scorers[name] = load_scorer(spec).to(devices.default_device())
+            scorers[name] = load_scorer(spec)
         for name, spec in list(specs.items())[1:]:
             if "target" not in scorers[name].required_fields:
                 raise ValueError(

@@ -98,10 +98,11 @@ class MethodConfig:
     num_inference_steps: int = 100  # denoising steps
     guidance_scale: float = 7.5  # guidance scale of the text
     image_guidance_scale: float = 1.5  # guidance scale of the source, for editors that support it
-    strength: float = 0.8  # how far the source is noised: SDEdit, CycleDiffusion, DiffEdit's inversion
+    # share of the noise that the source gets: SDEdit, CycleDiffusion, DiffEdit's inversion
+    strength: float = 0.8
     # sampler; None: DDIM for methods that invert the source, otherwise the model's own
     scheduler: Literal["ddim", "euler_ancestral"] | None = None
-    cross_attention_guidance: float = 0.15  # how much of the source's attention Pix2Pix-Zero keeps
+    cross_attention_guidance: float = 0.15  # weight of the source's attention in Pix2Pix-Zero
     dtype: str | None = None  # type of the weights; None: float16 on a GPU, float32 on a CPU
 
     def __post_init__(self) -> None:
@@ -211,8 +212,9 @@ def diffedit(config: MethodConfig) -> Method:
 
     def edit(requests: EditRequests) -> Float[Tensor, "b 3 h w"]:
         # The mask's threshold is a mean over all rows of a call, so each row is passed alone.
-        masks = [
-            pipe.generate_mask(
+        masks = []
+        for one in requests.one_by_one():
+            mask = pipe.generate_mask(
                 one.source,
                 one.target_caption,
                 source_prompt=one.source_caption,
@@ -221,8 +223,8 @@ def diffedit(config: MethodConfig) -> Method:
                 output_type="np",
                 **steps,
             )
-            for one in requests.one_by_one()
-        ]
+            masks.append(mask)
+
         inverted = pipe.invert(
             requests.source_caption,
             image=requests.source,
@@ -276,7 +278,7 @@ def pix2pix_zero(config: MethodConfig) -> Method:
             **steps,
         ).images
 
-    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
+    return lambda wanted: torch.cat(list(map(edit_one, wanted.one_by_one())))
 
 
 def cycle_diffusion(config: MethodConfig) -> Method:
@@ -305,7 +307,7 @@ def cycle_diffusion(config: MethodConfig) -> Method:
             output_type="pt",
         ).images
 
-    return lambda wanted: torch.cat([edit_one(one) for one in wanted.one_by_one()])
+    return lambda wanted: torch.cat(list(map(edit_one, wanted.one_by_one())))
 
 
 PROMPT_METHODS: dict[str, Callable[[MethodConfig], Method]] = {

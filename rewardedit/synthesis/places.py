@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rewardedit.images import gaussian_blur
-from rewardedit.regions.boxes import components
+from rewardedit.regions.boxes import numbered_components
 from rewardedit.regions.change_map import GRID, dilated
 
 Image = Float[Tensor, "3 h w"]
@@ -18,10 +18,10 @@ BLUR = 1.0  # in 1/64 of the longer side
 
 def edited_places(mask: Float[Tensor, "1 h w"]) -> list[Place]:
     """Separate places of an edit's change mask, largest first, without small ones."""
-    found = components(mask[0] > 0.5)
-    areas = found.flatten(1).sum(1)
+    numbers, _ = numbered_components(mask[0] > 0.5)
+    areas = numbers.flatten().bincount()[1:]
     order = areas.argsort(descending=True).tolist()
-    return [found[i] for i in order if areas[i] >= MIN_PLACE_SHARE * areas.sum()]
+    return [numbers == i + 1 for i in order if areas[i] >= MIN_PLACE_SHARE * areas.sum()]
 
 
 def surround(image: Image, place: Place) -> Float[Tensor, "3 1 1"]:

@@ -138,8 +138,12 @@ def _without_frozen(
         bare = accelerator.unwrap_model(model)
         if has_adapters(bare):
             kept = changing_weights(bare)
-            named = {name.removeprefix("module."): weight for name, weight in weights[i].items()}
-            weights[i] = {name: weight for name, weight in named.items() if name in kept}
+            changing = {}
+            for key, weight in weights[i].items():
+                name = key.removeprefix("module.")
+                if name in kept:
+                    changing[name] = weight
+            weights[i] = changing
 
 
 def _load_adapters(accelerator: Accelerator, models: list[nn.Module], folder: str) -> None:

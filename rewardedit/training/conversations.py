@@ -5,7 +5,7 @@ Each example is a dict: `images`, PIL; `prompt`, the turns up to the answer; `co
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from PIL import Image
@@ -13,10 +13,9 @@ from torch import Tensor
 
 from rewardedit.batch import EditSample
 from rewardedit.data import DataConfig, require_size
-from rewardedit.data.difference_rows import DifferenceRow
+from rewardedit.data.difference_rows import DifferenceRow, plain_difference
 from rewardedit.images import fit, resize, to_pil, to_tensor
 from rewardedit.language.vlm import Turn, Vlm, without
-from rewardedit.regions.differences import Difference
 from rewardedit.scorers.dice_text import (
     DiceFormat,
     coherence_chat,
@@ -37,7 +36,7 @@ class TaskRows:
     """The rows of a task, and the conversations that are made of each."""
 
     rows: Sequence[Any]
-    examples: Callable[[Any], list[Example]]  # of a row; as many for each
+    examples: Callable[[Any], list[Example]]  # makes the examples of a row; as many for each
     each: int = 1  # examples of a row
     is_shuffled: bool = False  # the rows come in random order already, as those of a generated world
     opens_answer: bool = True  # the prompt opens the model's turn
@@ -76,7 +75,7 @@ def caption_examples(
 
 def difference_examples(row: DifferenceRow, form: DiceFormat, reserved: Sequence[str] = ()) -> list[Example]:
     """The detector's answer for a pair of images: all differences; the instruction is not shown."""
-    named = [_plain(difference, reserved) for difference in row.differences]
+    named = [plain_difference(difference, reserved) for difference in row.differences]
     answer = format_differences(named, form.decimals)
     return [_example(list(map(to_pil, _pair(row))), detection_chat(form.prompts), answer)]
 
@@ -85,7 +84,7 @@ def coherence_examples(row: DifferenceRow, form: DiceFormat, reserved: Sequence[
     """The verdict on one difference, which is framed in the images."""
     assert row.coherent is not None
     assert row.instruction is not None
-    difference = _plain(row.differences[0], reserved)
+    difference = plain_difference(row.differences[0], reserved)
     images = list(map(to_pil, framed_pair(*_pair(row), difference, form)))
     chat = coherence_chat(without(reserved, row.instruction), difference, form)
     reason = without(reserved, row.reason) if form.rationale else ""
@@ -138,10 +137,6 @@ def _pair(row: DifferenceRow) -> tuple[Tensor, Tensor]:
     edited = to_tensor(row.edited, 3)
     height, width = source.shape[-2:]
     return source, resize(edited[None], (height, width))[0]
-
-
-def _plain(difference: Difference, reserved: Sequence[str]) -> Difference:
-    return replace(difference, subject=without(reserved, difference.subject))
 
 
 def _example(images: list[Image.Image], prompt: list[Turn], answer: str) -> Example:

@@ -30,7 +30,8 @@ from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
-from rewardedit.training.memory import Blueprint, trained_unet
+from rewardedit.training.blueprint import Blueprint
+from rewardedit.training.memory import trained_unet
 from rewardedit.training.meta import parameters, table
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.savers import fit_training, memory_of_pairs
@@ -115,7 +116,7 @@ def plan(config: Any) -> list[str]:
     def needed() -> str:
         base = editor()
         fitted = replace(config, train=train()[0])
-        scorer = load_scorer(config.relabel.scorer)
+        scorer = load_scorer(config.relabel.scorer, device="cpu")
         return memory_line(
             lambda processes: memory.reward_conditioned_memory(fitted, base, scorer, processes)
         )
@@ -154,7 +155,7 @@ class UnetCalls:
     """Mean number of one kind of UNet calls in an update, on one process."""
 
     number: float
-    rows: int  # of each call
+    rows: int  # rows of each call
     gradient: bool
 
     @property

@@ -18,9 +18,10 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.compiling import compile_blocks
-from rewardedit.diffusion.editors import Editor, save_editor
+from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.processes import print_on_main, processes
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
@@ -58,7 +59,7 @@ class Inputs:
 
     edited: Float[Tensor, "b c h w"]  # scaled latents
     source: Float[Tensor, "b c _ _"]  # as the denoiser is conditioned on them
-    texts: dict[str, Tensor]  # of the prompts, by the names of `EditFamily.encode_texts`
+    texts: dict[str, Tensor]  # encoded prompts, by the names of `EditFamily.encode_texts`
     label: Int[Tensor, " b"]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
@@ -123,7 +124,7 @@ class Finetuning:
                 f"{folder / 'validation'}"
             )
 
-        self.editor = load_base(base, self.accelerator.device)
+        self.editor = load_base(base, self.accelerator.device, config.quantize)
         self.modules = make_trainable(self.editor, config, labels)
         dtype = autocast_type(devices.precision_here(config.mixed_precision))
         print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
@@ -232,7 +233,8 @@ class Finetuning:
 
     def current_editor(self) -> Editor:
         """The editor with its current weights; it encodes texts within `text_encoders`."""
-        return Editor(self.editor.pipe, self.editor.settings, self.labels.prompt, self.modules.embedding)
+        pipe, settings, bits = self.editor.pipe, self.editor.settings, self.editor.quantize
+        return Editor(pipe, settings, self.labels.prompt, self.modules.embedding, quantize=bits)
 
     def text_encoders(self) -> AbstractContextManager[None]:
         """Context within which the editor can encode texts."""

@@ -5,6 +5,7 @@ and losses that call parts of modules.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -61,7 +62,8 @@ def fit(
     )
     lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule(config))
     optimizer = accelerator.prepare(optimizer)
-    parameters = [p for module in modules.values() for p in module.parameters() if p.requires_grad]
+    every = chain.from_iterable(module.parameters() for module in modules.values())
+    parameters = [parameter for parameter in every if parameter.requires_grad]
     loop = TrainLoop(
         config, accelerator, optimizer, lr_scheduler, parameters, folder, resume, label=folder.name
     )

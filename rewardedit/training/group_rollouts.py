@@ -7,6 +7,7 @@ the batch that fits into memory nor a resume changes an image, up to rounding.
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -74,10 +75,11 @@ class Rollout:
     slots: Int[Tensor, " n"]  # places in the whole rollout, over all processes
     latents: Float[Tensor, "n c h w"]  # clean, in fp32
     advantage: Float[Tensor, " n"]  # clipped; 0 where an image is left out
-    weight: Float[Tensor, " n"]  # of its loss: 0 where it is left out; 1 on average over an update's images
-    rewards: Float[Tensor, "n r"]  # of each reward; NaN where it has none
+    # weight of its loss: 0 where it is left out; 1 on average over an update's images
+    weight: Float[Tensor, " n"]
+    rewards: Float[Tensor, "n r"]  # value of each reward; NaN where it has none
     mask: Float[Tensor, "n 1 h w"] | None  # 1 inside the region of credit
-    kept: dict[str, Tensor]  # of the sampler
+    kept: dict[str, Tensor]  # tensors that the sampler keeps
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -230,7 +232,10 @@ class GroupRollouts:
             return score_batch(batch, self.inputs.watching.rewards)
 
         parts = list(in_batches(range(len(rows)), self.sizes["score"], score))
-        return {name: join_scores([part[name] for part in parts]) for name in parts[0]}
+        joined = {}
+        for name in parts[0]:
+            joined[name] = join_scores([part[name] for part in parts])
+        return joined
 
     def _masks_before(
         self, rows: Int[Tensor, " g"], slots: Int[Tensor, " g"], number: int
@@ -276,6 +281,7 @@ class GroupRollouts:
         )
         assert isinstance(total, Tensor)
         sums["reward"] = _known_sum(total)
+
         for name, own in scores.items():
             values = {f"reward.{name}": own.score}
             parts = {f"reward.{name}.{part}": value for part, value in own.parts.items() if part != TEXT_CUT}
@@ -283,10 +289,12 @@ class GroupRollouts:
                 sums[key] = _known_sum(value)
         if masks is not None:
             sums["mask"] = (float(masks.double().mean()) * n, n)
+
         for key, (value, count) in _sum_of_processes(sums).items():
             mean = value / count if count else 0.0
             # Every process records the same mean; without any row there is none to record.
             loop.record(key, torch.tensor(mean, dtype=torch.float64), count)
+
         for name, spread in zip(scores, advantages.spread, strict=True):
             informed = spread[~advantages.few]
             loop.record(f"spread.{name}", informed.sum() / max(len(informed), 1), len(informed))
@@ -332,7 +340,7 @@ def rollout_noise(
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
     """Scores of several batches as one; a part that some lack is NaN there."""
-    names = dict.fromkeys(name for part in parts for name in part.parts)
+    names = dict.fromkeys(chain.from_iterable(part.parts for part in parts))
     joined = {}
     for name in names:
         values = []

@@ -177,6 +177,7 @@ def _encode_rows(
     reasons: list[str | None] = [None] * len(rows)
     latents: dict[str, np.ndarray] = {}
     optional = [name for name in images if name not in EDITS]
+
     for found in read_shard(rows, data, size, fields=optional):
         for row, reason in found.unreadable.items():
             reasons[row] = reason
@@ -188,6 +189,7 @@ def _encode_rows(
             if name not in latents:
                 latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
             latents[name][found.numbers] = values
+
         for i, row in enumerate(found.numbers):
             ids[row] = found.ids[i]
             instructions[row] = batch.instruction[i]

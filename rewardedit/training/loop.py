@@ -197,7 +197,9 @@ class TrainLoop:
         zero = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         mean = sum(losses, zero) / self.accelerator.gradient_accumulation_steps
         mean = self.accelerator.reduce(mean, "mean")
-        recorded = [number for _, *pair in self._means for number in pair]
+        recorded = []
+        for _, *pair in self._means:
+            recorded += pair
         return HostCopy([mean, norm, *losses, *recorded], self.accelerator.device)
 
     def _receive(self, numbers: HostCopy) -> None:

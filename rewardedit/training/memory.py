@@ -2,19 +2,17 @@
 models and from runs on `meta`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from diffusers import DDPMScheduler
-from torch import Tensor, nn
+from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.devices import is_training_device
-from rewardedit.diffusion.families import Conditioning, EditFamily
 from rewardedit.scorers import Scorer
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.latents import encode_batch_size
 from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, parameters, peak_memory, weights
 from rewardedit.training.reward import RewardConfig
@@ -27,82 +25,9 @@ from rewardedit.training.trainable import (
     require_source_channels,
 )
 
-SCORE_BATCH = 64  # edits scored at a time for the mapping of rewards, the default of relabelling
+SCORE_BATCH = 64  # edits scored at a time to rank them, the default of relabelling
 # bytes of optimizer state per trained parameter, at most
 MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
-
-
-@dataclass(frozen=True)
-class Blueprint:
-    """An editor without weights, on `meta`, and the side of the images to edit."""
-
-    family: EditFamily
-    unet: Any
-    vae: Any
-    text_encoders: Sequence[nn.Module]
-    size: int
-    takes_source: bool  # whether the UNet had channels for a source image before any were added
-
-    @classmethod
-    def make(
-        cls, family: EditFamily, denoiser: Any, vae: Any, text_encoders: Sequence[nn.Module], size: int
-    ) -> "Blueprint":
-        """An editor of these parts, which are on `meta`; in bf16 where the family is loaded so on a GPU."""
-        takes_source = family.takes_source(denoiser)
-        with torch.device("meta"):
-            family.add_source_channels(denoiser)
-        for part in (denoiser, vae, *text_encoders):
-            part.requires_grad_(False)
-            if family.lora_only:
-                part.to(torch.bfloat16)
-        return cls(family, denoiser, vae, text_encoders, size, takes_source)
-
-    @property
-    def number(self) -> int:
-        """Bytes of a number of its frozen weights."""
-        return HALF if self.family.lora_only else FULL
-
-    def bytes(self, number: int | None = None) -> int:
-        """Bytes of all weights, with `number` bytes each; None: as they are loaded."""
-        return sum(map(parameters, (self.unet, self.vae, *self.text_encoders))) * (number or self.number)
-
-    def latents(self, batch: int) -> Tensor:
-        shape = self.family.latent_shape(self.unet, self.vae, self.size)
-        return torch.empty(batch, *shape, device="meta")
-
-    def images(self, batch: int) -> Tensor:
-        return torch.empty(batch, 3, self.size, self.size, device="meta")
-
-    def conditioning(self, batch: int) -> Conditioning:
-        return self.family.blank_conditioning(self.unet, self.latents(batch))
-
-    def times(self, batch: int) -> Tensor:
-        return torch.zeros(batch, dtype=torch.long, device="meta")
-
-    def predict(self, unet: Any, batch: int = 1) -> Tensor:
-        latents = self.latents(batch).to(unet.dtype)
-        cond = self.family.blank_conditioning(self.unet, latents)
-        return self.family.predict(unet, latents, self.times(batch), cond)
-
-    @cached_property
-    def encoded(self) -> int:
-        """Bytes that encoding an image needs, in the type of the weights."""
-        image = self.images(1).to(self.vae.dtype)
-        if self.vae.encoder.conv_in.weight.ndim == 5:  # of a video's autoencoder
-            image = image.unsqueeze(2)
-        with torch.no_grad():
-            return peak_memory(lambda: self.vae.encode(image).latent_dist.mode()).peak
-
-    @cached_property
-    def sampled(self) -> int:
-        """Bytes that sampling an edit needs, in the type of the weights: the UNet's calls or decoding,
-        whichever is more.
-        """
-        half = autocast_type("bf16") if self.family.lora_only else None
-        with torch.no_grad():
-            called = peak_memory(lambda: self.predict(self.unet), half).peak
-            decoded = peak_memory(lambda: self.family.decode(self.vae, self.latents(1)), half).peak
-        return max(self.family.guided_rows * called, decoded)
 
 
 @dataclass(frozen=True)
@@ -138,10 +63,14 @@ def finetuning_memory(
         p.grad = torch.empty_like(p)
     learned = sum(p.numel() for p in trained)
     frozen = sum(p.numel() * p.element_size() for p in unet.parameters() if not p.requires_grad)
-    encoder = sum(map(parameters, editor.text_encoders))
-    learned += encoder if train.text_encoder_lr else 0
-    offloaded = encoder * editor.number if train.offload_text_encoder else 0
-    frozen += (parameters(editor.vae) + (0 if train.text_encoder_lr else encoder)) * editor.number - offloaded
+    if train.quantize is not None:
+        frozen -= editor.saved_of_denoiser(FULL if half is None else half.itemsize) - editor.restored
+    encoders = editor.text_bytes(train.quantize)
+    if train.text_encoder_lr:
+        learned += sum(map(parameters, editor.text_encoders))
+        encoders = 0
+    offloaded = encoders if train.offload_text_encoder else 0
+    frozen += parameters(editor.vae) * editor.number + encoders - offloaded
     # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
     each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
 
@@ -249,7 +178,8 @@ def reward_conditioned_memory(
     stages = _candidates(editor, config.candidates)
     stages["scores"] = weights(scorer) + config.relabel.batch_size * scoring(editor, scorer)
     stages["latents"] = (
-        editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
+        editor.bytes(quantize=train.quantize)
+        + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
     return _with_overhead(stages | _fine_tuning(editor, train, needed))
 
@@ -276,15 +206,16 @@ def refl_memory(
     )
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
-        stages["scores"] = weights(first) + SCORE_BATCH * scoring(editor, first)
+        stages["scores"] = weights(first) + reward.score_batch_size * scoring(editor, first)
     stages["latents"] = (
-        editor.bytes() + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
+        editor.bytes(quantize=train.quantize)
+        + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
     if reward.weight:
         stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + needed.casts + looked
-    stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
+    stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
@@ -329,7 +260,7 @@ def online_memory(
         called = peak_memory(lambda: editor.predict(editor.unet, guided * at_once), half).peak
         decoded = peak_memory(lambda: editor.family.decode(editor.vae, editor.latents(at_once)), half).peak
     stages = {
-        "latents": editor.bytes()
+        "latents": editor.bytes(quantize=train.quantize)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         "rollouts": needed.resident + max(called, decoded),
     }
@@ -337,7 +268,7 @@ def online_memory(
         stages["scores"] = needed.resident + at_once * scoring(editor, first)
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + looked
-    stages["sweep"] = editor.bytes(HALF) + looked * HALF // FULL
+    stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
@@ -372,12 +303,12 @@ def preference_memory(
     if ranked and here:
         stages["scores"] = SCORE_BATCH * scoring(editor, first)
     stages |= {
-        "latents": editor.bytes()
+        "latents": editor.bytes(quantize=train.quantize)
         + (weights(locator) if here and locator is not None else 0)
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded,
         **_fine_tuning(editor, both, needed),
         "watching": needed.encoding + needed.casts + looked,
-        "sweep": editor.bytes(HALF) + looked * HALF // FULL,
+        "sweep": editor.bytes(HALF, train.quantize) + looked * HALF // FULL,
     }
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
@@ -385,7 +316,7 @@ def preference_memory(
 def _fine_tuning(editor: Blueprint, train: TrainConfig, needed: Training) -> dict[str, int]:
     stages = {
         # The whole editor is loaded, and then prepared and its prompts encoded, before anything is offloaded.
-        "prompts": max(editor.bytes(), needed.loaded),
+        "prompts": max(editor.bytes(quantize=train.quantize), needed.loaded),
         "step": needed.resident + needed.step,
         "update": needed.resident + needed.update,
     }

@@ -22,7 +22,8 @@ from rewardedit.data import (
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.reading import PreparedRows, Unreadable
 from rewardedit.data.worlds import WORLDS, Samples, WorldConfig, world
-from rewardedit.diffusion.editors import Editor, save_editor
+from rewardedit.diffusion.editors import Editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.hacking import hacking_flag, hacking_signs
 from rewardedit.evaluation.statistics import valid_means
 from rewardedit.files import append_json_line, read_log, write_json
@@ -42,7 +43,7 @@ class MonitorConfig:
     """Fixed prompts that are edited every `train.validate_every` steps, and what follows a flag."""
 
     n: int = 64  # fixed prompts, each of its own source image
-    # whose; None: source images held out of the training data; of a generated world, its val split
+    # rows to evaluate; None: source images held out of the training data; of a generated world, its val split
     data: DataConfig | None = None
     num_inference_steps: int | None = None  # denoising steps; None: the editor's own
     batch_size: int = 64  # images that are denoised, decoded and scored at a time
@@ -85,16 +86,20 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
 
 
 def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, Samples | None]:
-    """The sources with their instructions that are watched, of the shapes world with their truth.
+    """The sources and instructions that are watched; those of a generated world with their scenes.
 
-    `data` is what `training_data` gave. Rows that cannot be read are left out.
+    Rows that cannot be read are left out.
+
+    Args:
+        data: data set of the training, as `training_data` returned it.
 
     Raises:
-        ValueError: where none can be read.
+        ValueError: if none can be read.
     """
     watched = config.data or (
         dataclasses.replace(data, split="val", offset=0) if data.name in WORLDS else None
     )
+
     if watched is not None and watched.name in WORLDS:
         scenes = watched.shapes or WorldConfig()
         samples = world(watched.name).samples(
@@ -103,6 +108,7 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
         captions = {"source_caption": samples.source_caption, "target_caption": samples.target_caption}
         truth = {"target": samples.target, "mask": samples.mask, **captions}
         return EditBatch(samples.source, samples.instruction, samples.source, **truth), samples
+
     rows = held_out_rows(data, config.n) if watched is None else distinct_rows(watched, config.n)
     shape = watched or data
     prepared = PreparedRows(rows, require_size(shape), shape.resize)
@@ -111,8 +117,10 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
     if not samples:
         reasons = [row.reason for row in found if isinstance(row, Unreadable)]
         raise ValueError(
-            f"watch: none of the {len(found)} rows kept for it can be read; the first: {reasons[0]}"
+            f"monitor.data: expected rows that can be read, got none among {len(found)} (the first: "
+            f"{reasons[0]}); name other rows in monitor.data, or mend these"
         )
+
     # What a pair is to become is its target, under either name.
     samples = [
         sample if sample.target is not None else dataclasses.replace(sample, target=sample.edited)
@@ -226,6 +234,7 @@ class HackingMonitor:
         if self.guidance is not None:
             text, image = self.guidance
             settings = dataclasses.replace(settings, guidance_scale=text, image_guidance_scale=image)
+
         local = range(state.process_index, len(self.prompts), state.num_processes)
         parts = []
         for at in range(0, len(local), self.config.batch_size):
@@ -240,11 +249,16 @@ class HackingMonitor:
             parts.append(
                 (list(rows), self._values(prompts, edited, None if self.truth is None else self.truth[which]))
             )
+
         if state.num_processes > 1:
             parts = gather_object(parts)
         numbers, values = zip(*parts, strict=True)
         order = torch.tensor(list(chain.from_iterable(numbers))).argsort()
-        return {name: torch.cat([part[name] for part in values])[order] for name in values[0]}
+
+        joined = {}
+        for name in values[0]:
+            joined[name] = torch.cat([part[name] for part in values])[order]
+        return joined
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""

@@ -66,7 +66,7 @@ def require_masks(mask: ScorerSpec | None, rows: Rows) -> None:
 
 def load_locator(mask: ScorerSpec | None) -> Scorer | None:
     """The scorer whose models find regions, which only bpm has."""
-    return None if mask is None or mask in WITHOUT_MODEL else load_scorer(mask)
+    return None if mask is None or mask in WITHOUT_MODEL else load_scorer(mask, device="cpu")
 
 
 @dataclass

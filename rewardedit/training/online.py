@@ -204,7 +204,7 @@ class Watching:
 
     reward: Scorer  # the weighted sum of all rewards
     held_out: Scorer
-    names: tuple[str, str]  # of the two
+    names: tuple[str, str]  # names of the two
     fixed: tuple[EditBatch, Samples | None]  # the monitor's prompts
 
     @property
@@ -242,7 +242,7 @@ def split_rewards(scorer: Scorer, name: str) -> dict[str, Scorer]:
 def load_rewards(recipe: OnlineRecipe) -> dict[str, Scorer]:
     """Loads the reward that trains and the one that monitors, by their names."""
     specs = (recipe.reward.scorer, recipe.monitor.held_out)
-    return {spec_name(spec): load_scorer(spec) for spec in specs}
+    return {spec_name(spec): load_scorer(spec, device="cpu") for spec in specs}
 
 
 def data_without_held_out(recipe: OnlineRecipe) -> DataConfig:
@@ -308,7 +308,7 @@ def prepare(recipe: OnlineRecipe, folder: Path) -> OnlineInputs:
     require_masks(recipe.reward.noise_mask, rows)
     watching = load_watching(recipe)
     device = devices.default_device()
-    editor = load_base(recipe.base, device)
+    editor = load_base(recipe.base, device, recipe.train.quantize)
     batch_size = recipe.train.encode_batch_size
     cache = make_cache(rows, recipe.data, editor, folder / "cache", batch_size=batch_size)
     require_few(folder, unreadable_rows(cache.unreadable), len(rows), recipe.bad_rows)
@@ -358,7 +358,8 @@ def made_of(recipe: OnlineRecipe, *more: str) -> dict[str, Any]:
 def finish(recipe: OnlineRecipe, results: dict[str, Path], watching: Watching, folder: Path) -> Path:
     """Compares base and results on held-out rows, if the recipe says so; returns the first result."""
     if recipe.evaluate is not None:
-        metrics = compare(recipe.evaluate, recipe.base, results, watching.scorers, folder, recipe.data)
+        own = (watching.scorers, folder, recipe.data, recipe.train.quantize)
+        metrics = compare(recipe.evaluate, recipe.base, results, *own)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return next(iter(results.values()))

@@ -10,6 +10,7 @@ from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.training import estimate, memory
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.monitor import fixed_prompts, require_fields
 from rewardedit.training.noise_masks import load_locator, require_masks
@@ -71,7 +72,7 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
     return estimate.plan_of(rows, training, needed)
 
 
-def models_of_plan(recipe: OnlineRecipe) -> tuple[Lazy[memory.Blueprint], Lazy[dict[str, Scorer]]]:
+def models_of_plan(recipe: OnlineRecipe) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
     editor = Lazy(lambda: estimate.load_blueprint(recipe.base, require_size(recipe.data)))
     return editor, Lazy(lambda: load_rewards(recipe))
@@ -79,7 +80,7 @@ def models_of_plan(recipe: OnlineRecipe) -> tuple[Lazy[memory.Blueprint], Lazy[d
 
 def memory_of_online(
     recipe: OnlineRecipe,
-    editor: Callable[[], memory.Blueprint],
+    editor: Callable[[], Blueprint],
     scorers: Callable[[], dict[str, Scorer]],
     locator: Callable[[], Scorer | None],
 ) -> Callable[[TrainConfig], int]:

@@ -135,7 +135,9 @@ def cache_regions(cache: PairCache, masks: NoiseMasks, folder: Path, made_of: di
             batch = found.batch
             assert batch.target is not None
             edits = torch.stack([batch.edited, batch.target], 1).flatten(0, 1)
-            texts = [text for text in batch.instruction for _ in range(2)]
+            texts = []
+            for text in batch.instruction:
+                texts += [text, text]
             both = EditBatch(batch.source.repeat_interleave(2, 0), texts, edits)
             numbers = torch.tensor(found.numbers)
             regions[numbers.numpy() - first] = masks.of_groups(numbers, both, cache.shape).byte().numpy()
@@ -178,7 +180,7 @@ def prepare_pairs(config: Any, folder: Path) -> GivenPairs:
     rows: Any = PairRows(found.pairs)
     masks = load_noise_masks(noise_mask, rows, data, folder / "masks", config.reward.device or device)
 
-    editor = load_base(config.base, device)
+    editor = load_base(config.base, device, config.train.quantize)
     pairs = {"reward": scorer, "candidates": config.candidates, "min_gap": min_gap}
     batch_size = config.train.encode_batch_size
     cache = make_pair_cache(found.pairs, data, editor, folder / "cache", pairs, batch_size)

@@ -11,8 +11,8 @@ from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.training import memory
+from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.estimate import UnetCalls
-from rewardedit.training.memory import Blueprint
 from rewardedit.training.noise_masks import load_locator
 from rewardedit.training.online_plan import rollout_calls
 from rewardedit.training.preferences import PreferenceConfig

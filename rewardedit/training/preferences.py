@@ -74,7 +74,7 @@ class PairBatch:
     times: Int[Tensor, " b2"]
     cond: Conditioning
     region: Float[Tensor, "b2 1 h w"] | None = None  # weights of errors, 1 on average; None: 1
-    share: Float[Tensor, " b"] | None = None  # of each pair's loss, 0 where it is left out; None: 1
+    share: Float[Tensor, " b"] | None = None  # share of each pair's loss, 0 where it is left out; None: 1
     guidance: tuple[float | None, float] = (None, 1.0)  # scales of text and image; None: no guidance
 
     @classmethod
@@ -172,7 +172,7 @@ class PairErrors:
 
     winner: Float[Tensor, " b"]
     loser: Float[Tensor, " b"]
-    unmasked: Float[Tensor, " b"]  # of the winner, without a region's weights
+    unmasked: Float[Tensor, " b"]  # error of the winner, without a region's weights
 
     def margin(self, reference: "PairErrors", beta: float) -> Float[Tensor, " b"]:
         """Implicit reward of the preferred edit over the rejected one: −β/2 · [(e_w − e_w,ref) − (e_l −

@@ -83,7 +83,7 @@ def encode_distinct(editor: Editor, texts: list[str], folder: Path) -> Values:
         for name in sorted(path.stem for path in shards[0].glob("*.npy")):
             join_arrays([shard / f"{name}.npy" for shard in shards], out / f"{name}.npy")
 
-    made_of = {"base": name_of(editor), "texts": digest}
+    made_of = {**encoder_of(editor), "texts": digest}
     stage(out, made_of, encode, -(-len(texts) // size), finish=join)
     return _opened(out)
 
@@ -123,7 +123,7 @@ def encode_with_sources(
             empty += own[len(own) // 2 :]
         _save_padded([*texts, *empty], out)
 
-    stage(out, {"base": name_of(editor), "texts": digest, "data": data}, encode, len(parts), finish=join)
+    stage(out, {**encoder_of(editor), "texts": digest, "data": data}, encode, len(parts), finish=join)
     return _opened(out)
 
 
@@ -150,12 +150,18 @@ def _rows_of(arrays: Values) -> list[Values | None]:
 def loaded_once(editor: Editor) -> Lazy[Editor]:
     """The editor, for a stage; a worker in another process loads it again, onto its own device."""
     name = name_of(editor)
-    return Lazy(lambda: load_base(name, devices.default_device()), editor)
+    return Lazy(lambda: load_base(name, devices.default_device(), editor.quantize), editor)
 
 
 def name_of(editor: Editor) -> str:
     """Hub name or folder that an editor was loaded from."""
     return str(editor.pipe.config.get("_name_or_path"))
+
+
+def encoder_of(editor: Editor) -> dict[str, Any]:
+    """Settings that an editor's embeddings of texts depend on."""
+    bits = {} if editor.quantize is None else {"quantize": editor.quantize}
+    return {"base": name_of(editor), **bits}
 
 
 def _digest(texts: list[str]) -> str:

@@ -48,7 +48,13 @@ PRESETS["imagereward"] |= {"scale": "standard", "weight": 1e-3}
 PRESETS["draft"] |= {"scale": "none", "weight": 1.0}
 
 # least values of settings
-LEAST = {"weight": 0, "diffusion_weight": 0, "reference_weight": 0, "rollout_batch_size": 1}
+LEAST = {
+    "weight": 0,
+    "diffusion_weight": 0,
+    "reference_weight": 0,
+    "rollout_batch_size": 1,
+    "score_batch_size": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class RewardConfig:
     # rows that take the steps without gradient together, in whole micro-batches; None: all of a process's
     # share of an update. Where memory runs out, half as many
     rollout_batch_size: int | None = None
+    score_batch_size: int = 64  # edits that are scored at a time for the mapping of the score
     # modules whose activations are recomputed; for the UNet see train.gradient_checkpointing
     gradient_checkpointing: tuple[Literal["vae", "scorer"], ...] = ()
 
@@ -89,9 +96,11 @@ class RewardConfig:
         preset = PRESETS[self.preset]
         if (self.loss or preset["loss"]) == "linear" and self.hinge not in (None, preset["hinge"]):
             raise ValueError("hinge: has no effect with loss: linear; leave it out, or take loss: hinge")
+
         for name, value in preset.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
+
         assert self.num_inference_steps is not None
         assert self.stop_before_end is not None
         if (
@@ -103,10 +112,12 @@ class RewardConfig:
             raise ValueError(
                 f"num_inference_steps, stop_before_end: expected at least one step to be taken; got {given}"
             )
+
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name}: expected at least {least}; got {value}")
+
         if self.weight and self.grad_steps == 0:
             raise ValueError(
                 "grad_steps: the reward has no gradient without at least one; take 1, or weight: 0"
@@ -219,11 +230,11 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
     Raises:
         ValueError: if the first has no gradient with its options; then the second is not loaded.
     """
-    first = load_scorer(reward)
+    first = load_scorer(reward, device="cpu")
     if not first.differentiable:
         error = no_gradient(type(first), f"{spec_name(reward)} with these options")
         raise ValueError(f"reward.scorer: {error}")
-    return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out)}
+    return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out, device="cpu")}
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:

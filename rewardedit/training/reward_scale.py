@@ -27,7 +27,11 @@ def fit_reward_scale(
     if scale in ("none", "range"):
         rows = leading_rows(rows, EFFECT_CHECK_ROWS)
 
-    scores = RelabelConfig(scorer=reward.scorer, scale="range" if scale == "range" else "quantiles")
+    scores = RelabelConfig(
+        scorer=reward.scorer,
+        scale="range" if scale == "range" else "quantiles",
+        batch_size=reward.score_batch_size,
+    )
     found = relabel(scores, rows, data, folder)
     mapping = reward_mapping(reward, scorer, found.score)
     require_effect(reward, mapping, found.score)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,8 @@ def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None
             f"{folder} holds a run of other settings: {'; '.join(others)}. "
             "Take those settings again, or start again with --overwrite, or in another folder"
         )
-    done = max(
-        (step_of(path) for run in (folder, *folder.glob("variants/*")) for path in checkpoints(run)),
-        default=0,
-    )
+    runs = (folder, *folder.glob("variants/*"))
+    done = max(map(step_of, chain.from_iterable(map(checkpoints, runs))), default=0)
     if changed and "train" in now and now["train"].get("max_steps", done) < done:
         raise ValueError(
             f"{folder}: {done} steps are done, and train.max_steps asks for {now['train']['max_steps']}; "

@@ -116,6 +116,11 @@ def run_folder(
 
 
 def _enter(folder: Path, resume: bool, overwrite: bool, settings: Any) -> None:
+    """Takes the folder for this process; an earlier run in it stays (resume), or is laid aside (overwrite).
+
+    Raises:
+        ValueError: as `run_folder` does; the folder is then released.
+    """
     if resume and not (folder.is_dir() and any(folder.iterdir())) and not earlier(folder).exists():
         raise ValueError(f"{folder}: there is no run to go on with; leave --resume out to start one")
     hold(folder)
@@ -123,13 +128,16 @@ def _enter(folder: Path, resume: bool, overwrite: bool, settings: Any) -> None:
         _bring_back(folder)
         if resume or not holds_something(folder):
             return
+        reason = why_no_run(folder)
+        if not overwrite and reason is not None:
+            raise ValueError(
+                f"{folder} holds files that are no run's; take another folder, by --out or name=…"
+            )
         if not overwrite:
             raise ValueError(
                 f"{folder} holds an earlier run; go on with --resume, start again with --overwrite, or name=…"
-                if why_no_run(folder) is None
-                else f"{folder} holds files that are no run's; take another folder, by --out or name=…"
             )
-        reason = why_no_run(folder)
+
         if reason is not None:
             raise ValueError(f"{folder}: --overwrite removes runs alone, and {reason}; take another folder")
         inside = named_inside(settings, folder)
@@ -137,6 +145,7 @@ def _enter(folder: Path, resume: bool, overwrite: bool, settings: Any) -> None:
             raise ValueError(
                 f"{folder}: --overwrite would remove {inside}, which the settings name; take another folder"
             )
+
         release(folder)
         os.replace(folder, earlier(folder))
         hold(folder)

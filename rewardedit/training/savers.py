@@ -8,7 +8,8 @@ import torch
 
 from rewardedit.processes import print_on_main, processes
 from rewardedit.scorers import Scorer
-from rewardedit.training.memory import Blueprint, refl_memory, training_memory
+from rewardedit.training.blueprint import Blueprint
+from rewardedit.training.memory import refl_memory, training_memory
 from rewardedit.training.meta import GIB
 from rewardedit.training.trainable import TrainConfig
 
@@ -113,7 +114,8 @@ def fit_to_card(
     assert least is not None
     raise ValueError(
         f"train.memory: expected a GPU of {least / SHARE / GIB:.1f} GiB for the least that auto takes; "
-        f"got {card / GIB:.1f} GiB; give train.lora_rank, train.optimizer=adamw8bit or a smaller data.size"
+        f"got {card / GIB:.1f} GiB; give train.lora_rank, with it train.quantize=4bit, "
+        "train.optimizer=adamw8bit or a smaller data.size"
     )
 
 

@@ -16,10 +16,15 @@ from rewardedit.diffusion.attention import Backend
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor, load_editor
 from rewardedit.diffusion.families import EditFamily, family_that_loads
+from rewardedit.diffusion.quantized import require_quantizable
 from rewardedit.models import pretrained, resolve_model
+from rewardedit.models.four_bit import Bits
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 from rewardedit.training.loop import LoopConfig
 from rewardedit.training.optimizer import AdamW, Muon, parameter_groups
+
+# learning rate of the reward embedding and, with text_encoder_lr, of the label words' token embeddings
+EMBEDDING_LR = 1e-2
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,9 @@ class TrainConfig(LoopConfig):
     min_snr: float | None = None
     lora_rank: int | None = None  # rank of the LoRA; None: full fine-tuning
     lora_alpha: int | None = None  # α of the LoRA; None: as lora_rank
-    # learning rate of the reward embedding; with text_encoder_lr, of the label words' token embeddings
-    embedding_lr: float = 1e-2
+    # bits of the frozen denoiser and large text encoder under the LoRA, for editors by flow matching
+    # (bitsandbytes); None: off
+    quantize: Bits | None = None
     # learning rate of the text encoder; None: it is frozen, and prompts are encoded once
     text_encoder_lr: float | None = None
     null_text_target: Literal["edited", "source"] = "edited"  # training target of rows without text
@@ -66,6 +72,10 @@ class TrainConfig(LoopConfig):
         self.micro_batches(processes=1)
         if self.lora_rank is None:
             require_unset(self, ("lora_alpha",), "without lora_rank; give that too")
+            if self.quantize is not None:
+                raise ValueError(
+                    "quantize: quantised weights cannot be trained; set lora_rank, or leave quantize out"
+                )
         if self.lora_rank and self.text_encoder_lr:
             raise ValueError(
                 "text_encoder_lr: a LoRA holds the UNet's weights alone; leave one of the two out"
@@ -121,16 +131,17 @@ class TrainedModules:
     trained: list[nn.Parameter] = field(default_factory=list)
 
 
-def load_base(name: str, device: str | torch.device) -> Editor:
+def load_base(name: str, device: str | torch.device, quantize: Bits | None = None) -> Editor:
     """Loads the editor that fine-tuning starts from.
 
     Raises:
-        ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own.
+        ValueError: if it is a LoRA, whose adapter fine-tuning could not distinguish from its own, or cannot
+            be quantised.
     """
     require_pipeline(name)
     on_cpu = torch.device(device).type == "cpu"
     dtype = "float32" if on_cpu or not is_lora_only(name) else "bfloat16"
-    return load_editor(name, attention="sdpa", device=device, dtype=dtype)
+    return load_editor(name, attention="sdpa", device=device, dtype=dtype, quantize=quantize)
 
 
 def is_lora_only(name: str) -> bool:
@@ -188,9 +199,17 @@ def make_trainable(editor: Editor, config: TrainConfig, labels: RewardLabels) ->
     words = None
     if text_encoder is not None and labels.prompt is not None and not labels.prompt.embedding:
         words = _word_embeddings(pipe, labels.prompt)
-    modules = [m for m in (denoiser, embedding, text_encoder) if m is not None]
-    trained = [p for m in modules for p in m.parameters() if p.requires_grad]
+    trained = _trained_parameters(denoiser, embedding, text_encoder)
     return TrainedModules(denoiser, embedding, text_encoder, words, trained)
+
+
+def _trained_parameters(*modules: nn.Module | None) -> list[nn.Parameter]:
+    """The parameters with a gradient, of those modules that are there."""
+    trained = []
+    for module in modules:
+        if module is not None:
+            trained += [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return trained
 
 
 def _word_embeddings(pipe: Any, prompt: RewardPrompt) -> nn.Parameter:
@@ -236,7 +255,11 @@ def require_source_channels(takes_source: bool, config: TrainConfig) -> None:
 
 
 def require_lora(family: EditFamily, config: TrainConfig) -> None:
-    """Raises ValueError if a base of which only a LoRA is trained would be trained whole."""
+    """Raises ValueError if a base of which only a LoRA is trained would be trained whole, or one that cannot
+    be quantised would be.
+    """
+    if config.quantize is not None:
+        require_quantizable(family)
     if family.lora_only and not config.lora_rank:
         raise ValueError(
             f"train.lora_rank: expected a rank for {type(family).__name__}, which is trained as a LoRA "
@@ -264,13 +287,13 @@ def make_optimizer(config: TrainConfig, models: TrainedModules) -> torch.optim.O
     groups = parameter_groups(models.unet, config.lr, config.muon_lr if config.optimizer == "muon" else None)
     if models.embedding is not None:
         groups.append(
-            {"params": list(models.embedding.parameters()), "lr": config.embedding_lr, "weight_decay": 0.0}
+            {"params": list(models.embedding.parameters()), "lr": EMBEDDING_LR, "weight_decay": 0.0}
         )
     if models.text_encoder is not None:
         others = [p for p in models.text_encoder.parameters() if p is not models.words]
         groups.append({"params": others, "lr": config.text_encoder_lr})
     if models.words is not None:
-        groups.append({"params": [models.words], "lr": config.embedding_lr, "weight_decay": 0.0})
+        groups.append({"params": [models.words], "lr": EMBEDDING_LR, "weight_decay": 0.0})
     if config.optimizer == "adamw":
         fused = all(p.device.type != "cpu" for p in models.trained) or None
         return AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=fused)

@@ -28,24 +28,24 @@ def wrap_lora(model: Any, token: int, rank: int, embeddings: Embeddings) -> Any:
 
 def linear_layers(model: Any) -> list[str]:
     """Names of all linear layers in the language model of a vision-language model."""
-    inner = {id(module) for module in model.model.get_decoder().modules()}
-    return [
-        name
-        for name, module in model.named_modules()
-        if id(module) in inner and isinstance(module, nn.Linear)
-    ]
+    return [name for name, module in _decoder_modules(model).items() if isinstance(module, nn.Linear)]
 
 
 def language_layers(model: Any) -> list[str]:
     """Names of the layers that compute queries and values in the language model of a vision-language
     model.
     """
-    inner = {id(module) for module in model.model.get_decoder().modules()}
-    return [
-        name
-        for name, module in model.named_modules()
-        if id(module) in inner and name.endswith(("q_proj", "v_proj"))
-    ]
+    return [name for name in _decoder_modules(model) if name.endswith(("q_proj", "v_proj"))]
+
+
+def _decoder_modules(model: Any) -> dict[str, nn.Module]:
+    """Modules of the language model, by their names in the whole model."""
+    inner = set(map(id, model.model.get_decoder().modules()))
+    modules = {}
+    for name, module in model.named_modules():
+        if id(module) in inner:
+            modules[name] = module
+    return modules
 
 
 def compute_features_without_gradient(model: Any) -> None:

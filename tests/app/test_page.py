@@ -270,6 +270,16 @@ def test_a_missing_package_is_named(monkeypatch, capsys):
     assert "'gradio<7,>=6.0'" in error
 
 
+def test_what_became_of_graphs_is_printed_at_the_end(monkeypatch, capsys):
+    def one_edit(workbench, world):
+        workbench.editor(SAMPLES.source[:1], SAMPLES.instruction[:1])
+
+    monkeypatch.setattr("rewardedit.app.run.run_app", one_edit)
+    words = ["app", "--world", "shapes", "--scorer", "l1", "--steps", "1", "--graphs"]
+    assert cli.main(words) == 0
+    assert "graphs: not recorded (no GPU)\n" in capsys.readouterr().out
+
+
 def test_other_machines_need_a_token(monkeypatch, capsys):
     monkeypatch.delenv("REWARDEDIT_TOKEN", raising=False)
     assert cli.main(["app", "--world", "shapes", "--host", "0.0.0.0"]) == 2

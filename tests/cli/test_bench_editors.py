@@ -13,7 +13,7 @@ from skimage import data
 from rewardedit import SamplingConfig
 from rewardedit.cli import main
 from rewardedit.cli.bench_editors import editor_names
-from rewardedit.diffusion.editors import save_settings
+from rewardedit.diffusion.saving import save_settings
 
 UIDS = ("sample_1_1", "sample_2_1", "sample_3_1")
 PHOTOS = (data.chelsea(), data.coffee(), data.rocket())

@@ -1,5 +1,6 @@
 import importlib
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -204,12 +205,19 @@ def test_dry_run_says_what_would_happen_and_does_nothing(capsys, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     assert main(["train", "quickstart", "train.lr=1e-4", "train.lora_rank=4", "--dry-run"]) == 0
     out = capsys.readouterr().out
-    assert "lr: 0.0001" in out
+    assert len(out.splitlines()) < 15
+    assert re.search(
+        r"disk: nothing to download; [\d.]+ GB free in .*, [\d.]+ GB for the run in runs/quick", out
+    )
     assert "rows: 8960" in out
     assert "trained parameters: 0." in out
     assert "memory, GiB: scores " in out
     assert "all files and models are there" in out
     assert not list(tmp_path.iterdir())
+    assert main(["train", "quickstart", "train.lr=1e-4", "--dry-run", "--settings"]) == 0
+    assert "lr: 0.0001" in capsys.readouterr().out
+    assert main(["train", "quickstart", "--settings"]) == 2
+    assert "no effect without --dry-run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("spec", ["strange.module:Reward", "clip_d:0.5,strange.module:Reward:0.5"])
@@ -248,9 +256,10 @@ def test_a_dry_run_names_all_that_is_missing_and_what_it_knows_without_it(tiny_e
     missing = [line for line in told.out.splitlines() if line.startswith("not there:")]
     assert [line.split(":")[1] for line in missing] == [
         " the data nowhere.csv",
-        " the model some/editor",
         " the model /nowhere",
     ]
+    assert told.err.count("some/editor") == 1, "it is downloaded"
+    assert "disk: 1 download of unknown size" in told.out
     assert "trained parameters: " in told.out
     assert "memory, GiB: " in told.out
     assert "all files and models are there" not in told.out
@@ -368,12 +377,15 @@ def test_edit_applies_instructions_one_after_another(photo, tiny_editor, tmp_pat
         "2",
         "--out",
         str(out),
+        "--graphs",
     ]
     assert main(words) == 0
     assert Image.open(out / "cat-1.png").size == Image.open(out / "cat-2.png").size == (70, 50)
     record = json.loads((out / "cat.json").read_text())
     assert [turn["instruction"] for turn in record["turns"]] == ["make it red", "make it blue"]
-    assert "attention: sdpa" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "attention: sdpa" in printed
+    assert "graphs: not recorded (no GPU)" in printed
 
 
 def test_edit_asks_a_reward_conditioned_editor_for_its_best(photo, tiny_editor, tmp_path):

@@ -14,8 +14,16 @@ from torch import zeros
 from rewardedit import models as model_names
 from rewardedit.cli import checks as doctor
 from rewardedit.cli import main, recipe_names
-from rewardedit.cli.checks import hub_cache, incomplete
+from rewardedit.cli.checks import HubCache, hub_cache, incomplete
+from rewardedit.cli.downloads import GB, in_short
+from rewardedit.cli.needs import missing_requirements, source_of
+from rewardedit.cli.recipes import downloads, load_recipe
 
+EDITORS = (
+    "Qwen/Qwen-Image-Edit-2511",
+    "black-forest-labs/FLUX.1-Kontext-dev",
+    "black-forest-labs/FLUX.2-klein-base-4B",
+)
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -81,15 +89,17 @@ def test_what_works_offline_is_told_without_a_connection(home, capsys, monkeypat
 def test_one_screen_tells_what_is_missing(home, capsys):
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40
+    assert len(lines) <= 38
     assert max(len(line) for line in lines if "cache" not in line) <= 100, "but for a long path"
     (refl,) = [line for line in lines if line.startswith("  magicbrush-refl ")]
     # magicbrush-jul7, Qwen2.5-VL-7B, DINOv2 base, CLIP large; and MagicBrush
-    assert refl.endswith("5 downloads: about 24.2 GB and 1 of unknown size")
+    assert refl.endswith("downloads 51 GB")
+    assert not any("…" in line for line in lines), "nothing is cut"
+    assert any("SEED-Data-Edit-Part3" in line for line in lines)
     assert any("adiee-scorer " in line and "after magicbrush-adiee-data" in line for line in lines)
     world = next(i for i, line in enumerate(lines) if "drawn shapes" in line)
     assert all("magicbrush" not in line for line in lines[world:])
-    assert "all that works offline is in order" in lines
+    assert "Everything that works offline is ready" in lines
 
 
 def test_one_recipe_is_told_in_full(home, capsys):
@@ -113,7 +123,7 @@ def test_the_same_is_told_in_plain_words(home, capsys):
     start = lines.index("  magicbrush-refl: not ready")
     needed = "    needs the model vinesmsuic/magicbrush-jul7: not in the cache; "
     assert any(line.startswith(needed) for line in lines[start : start + 8])
-    assert lines[-1] == "all that works offline is in order"
+    assert lines[-1] == "Everything that works offline is ready"
 
 
 def test_a_model_in_the_cache_is_no_longer_needed(home, capsys):
@@ -310,4 +320,26 @@ def test_its_help_waits_for_no_library():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "Nothing is fetched" in done.stdout
+    assert "It downloads nothing" in done.stdout
+
+
+def test_headers_say_the_downloads_of_an_empty_cache():
+    empty = HubCache(Path("none"), Path("none"), ())
+    for name in recipe_names():
+        trainer, config = load_recipe(name, [])
+        needs = missing_requirements(config, source_of(trainer, config), empty, recipe_names())
+        fetched = [need.name for need in needs if need.on_hub]
+        assert downloads(name) == in_short(fetched), name
+    assert not set(EDITORS) - set(GB)
+
+
+def test_recipes_stand_on_a_screen_with_their_gb(capsys):
+    assert main(["recipes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= 105
+    assert not any("…" in line for line in lines)
+    (kontext,) = [line for line in lines if line.startswith("  kontext-refl ")]
+    assert kontext.split()[1:5] == ["62", "GiB", "70", "GB"]
+    (chain,) = [line for line in lines if line.startswith("  magicbrush-adiee ")]
+    assert chain.split()[1:3] == ["54", "GiB"], "the most of its phases"

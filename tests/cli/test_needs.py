@@ -1,11 +1,13 @@
+import re
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from rewardedit import models
-from rewardedit.cli import load_recipe, recipe_names
-from rewardedit.cli.announce import OnHub, download_line, licence_in
+from rewardedit.cli import load_recipe, main, recipe_names
+from rewardedit.cli.announce import OnHub, download_line, licence_in, look_on_hub
 from rewardedit.cli.checks import HubCache
 from rewardedit.cli.needs import MODEL_SETTINGS, Missing, Reference, missing, missing_requirements, references
 from rewardedit.cli.recipes import TRAINERS
@@ -63,8 +65,9 @@ def test_a_recipe_names_its_models_scorers_and_data():
     assert Reference("data", "outputs/x", on_hub=False) in set(references(own))
 
 
-def test_an_eight_bit_optimizer_needs_its_package():
-    _, config = load_recipe("quickstart", ["train.optimizer=adamw8bit"])
+@pytest.mark.parametrize("change", ["train.optimizer=adamw8bit", "train={quantize: 4bit, lora_rank: 4}"])
+def test_few_bits_need_their_package(change):
+    _, config = load_recipe("quickstart", [change])
     assert Reference("package", "bitsandbytes") in set(references(config))
 
 
@@ -118,3 +121,38 @@ def test_rows_of_a_table_are_never_looked_for_on_the_hub():
 def test_a_download_is_announced_with_its_size_and_licence(found, told):
     need = Missing("model", "own/clip", "", on_hub=True)
     assert download_line(need, found) == f"downloads the model own/clip from https://huggingface.co: {told}"
+
+
+def test_a_known_size_stands_where_the_hub_is_silent():
+    line = download_line(Missing("model", "Qwen/Qwen-Image-Edit-2511", "", on_hub=True), None)
+    assert line.endswith("about 57.7 GB, licence unknown until the hub is reached")
+
+
+def test_a_silent_hub_is_asked_once(monkeypatch):
+    asked = []
+
+    def silent(self, name, **_):
+        asked.append(name)
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", silent)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    needs = [Missing("model", name, "", on_hub=True) for name in ("a/one", "a/two")]
+    assert look_on_hub(needs) == {}
+    assert asked == ["a/one"]
+    assert not constants.HF_HUB_OFFLINE
+    assert look_on_hub(needs, only_look=True) == {}
+    assert constants.HF_HUB_OFFLINE, "libraries would retry for minutes"
+
+
+def test_a_chain_s_downloads_are_said_once(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "magicbrush-adiee", "--dry-run"]) == 2
+    told = capsys.readouterr()
+    assert len(told.out.splitlines()) < 40
+    both = told.out + told.err
+    for name, size in (("llava-hf/llama3-llava-next-8b-hf", "16.7"), ("osunlp/MagicBrush", "27")):
+        (line,) = [line for line in both.splitlines() if f" {name} from" in line]
+        assert f"about {size} GB" in line
+        assert f"not there: the model {name}" not in both
+    assert re.search(r"disk: 13 downloads: about [\d.]+ GB and 1 of unknown size; [\d.]+ GB free", told.out)

@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import Subset
 
 from rewardedit.data import DataConfig
-from rewardedit.data.difference_rows import open_differences
+from rewardedit.data.difference_rows import open_differences, readable_rows, reasons_of
 from rewardedit.data.worlds import WorldConfig
+from rewardedit.images import to_pil
 from tests.data.test_dice_d import record
 
 
@@ -47,6 +50,26 @@ def test_rows_are_chosen_by_their_source_images(file, judged, each):
     assert sources(offset=each, limit=2 * each) == [1, 2]
     with pytest.raises(ValueError, match=r"data\.offset: expected a row below"):
         sources(offset=99)
+
+
+def test_reasons_are_rows_too_and_one_must_be_there(file):
+    data = DataConfig("dice_d", str(file), split="test", offset=1)
+    with pytest.raises(ValueError, match=r'expected a "reason" .* set answers\.rationale=false'):
+        open_differences(data, True, with_reasons=True)
+    assert len(open_differences(data, False, with_reasons=True)) == 9
+    records = json.loads(file.read_text())
+    records[2]["reason"] = "a cup was asked for."
+    file.write_text(json.dumps(records))
+    for name in ("0.png", "e1.png"):
+        to_pil(torch.zeros(3, 8, 8)).save(file.parent / name)
+    rows = open_differences(data, True, with_reasons=True)
+    assert reasons_of(rows) == ["", "a cup was asked for.", *[""] * 17]
+    assert rows[1].reason == "a cup was asked for."
+    kept, reasons = readable_rows(Subset(rows, [1, 2, 3]))
+    assert (kept, list(reasons)) == ([0, 1], [2])
+    kept, reasons = readable_rows(Subset(rows, [1, 2]), ["the dog's red, blue cup"])
+    assert kept == []
+    assert "nothing is left of" in reasons[0]
 
 
 @pytest.mark.parametrize(

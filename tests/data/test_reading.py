@@ -25,6 +25,7 @@ from rewardedit.images import (
     to_float,
     to_pixels,
     to_tensor,
+    view_pixels,
 )
 from rewardedit.scoring import score_rows
 
@@ -98,8 +99,8 @@ class Operations(TorchDispatchMode):
 
 def test_a_photograph_is_resized_without_a_copy_of_it():
     image = photograph("coffee")
-    pixels = to_pixels(image, 3)
-    assert pixels.data_ptr() == to_pixels(image, 3).data_ptr()
+    pixels = view_pixels(image, 3)
+    assert pixels.data_ptr() == view_pixels(image, 3).data_ptr()
     expected = torch.from_numpy(np.array(image)).permute(2, 0, 1)
     del image
     assert torch.equal(pixels, expected)
@@ -111,9 +112,17 @@ def test_a_photograph_is_resized_without_a_copy_of_it():
         assert torch.equal(found, resize(expected[None], size))
 
 
+def test_pixels_that_are_written_into_leave_their_image():
+    for image in (photograph("coffee"), np.array(photograph("coffee"))):
+        before = np.array(image)
+        for pixels in (to_pixels(image, 3), to_tensor(image, 3)):
+            pixels.zero_()
+            assert np.array_equal(np.array(image), before)
+
+
 def test_a_photograph_in_several_blocks_is_copied():
     image = Image.linear_gradient("L").resize((2300, 2000)).convert("RGB")
-    pixels = to_pixels(image, 3)
+    pixels = view_pixels(image, 3)
     assert pixels.stride() == (1, 3 * 2300, 3)
     assert torch.equal(pixels, torch.from_numpy(np.array(image)).permute(2, 0, 1))
 

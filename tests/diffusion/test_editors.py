@@ -9,7 +9,8 @@ from diffusers import DiffusionPipeline
 from peft import LoraConfig
 
 from rewardedit import RewardPrompt, SamplingConfig, best_of_n, load_editor, load_scorer, two_round_edit
-from rewardedit.diffusion.editors import Editor, as_editor, save_editor
+from rewardedit.diffusion.editors import Editor, as_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.diffusion.text_to_image import load_text_to_image, save_text_to_image
 from rewardedit.images import load_image, to_pil
 from rewardedit.models import resolve_model
@@ -106,7 +107,7 @@ def test_where_an_editor_is_and_in_what_type_follows_the_device(tiny_editor, mon
     assert load_editor(pipe).pipe is pipe
     editor = as_editor(pipe)
     assert load_editor(editor) is editor
-    with pytest.raises(ValueError, match="lora, device, dtype and compile do not apply to a loaded pipeline"):
+    with pytest.raises(ValueError, match="graphs, quantize do not apply to a loaded pipeline"):
         load_editor(pipe, device="cpu")
 
 

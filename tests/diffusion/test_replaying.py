@@ -2,31 +2,22 @@
 
 import pytest
 import torch
+from diffusers.models.attention_processor import AttnProcessor
+from peft import LoraConfig
 
+from rewardedit.batch_sizes import HELD, BatchSize, in_batches
 from rewardedit.diffusion import replaying
 from rewardedit.diffusion.editors import Editor, SamplingConfig, as_editor, load_editor
 from rewardedit.diffusion.guidance import mask_guidance
 from rewardedit.diffusion.replaying import Replay, replay_calls
 from tests.models import tiny_pipeline
+from tests.reruns import Frozen, Rerun
 
 
-class Rerun(Replay):
-    """Runs a recorded call again, on the tensors that it holds, where a GPU would replay its kernels."""
-
-    calls = 0
-
-    def can_record(self, tensors):
-        return True
-
-    def record(self, call):
-        output = call()
-
-        class Graph:
-            def replay(_):
-                self.calls += 1
-                output[0].copy_(call()[0])
-
-        return Graph(), output
+@pytest.fixture(autouse=True)
+def nothing_held_afterwards():
+    yield
+    HELD.clear()
 
 
 @pytest.fixture
@@ -76,7 +67,7 @@ def as_plain(editor: Editor, replay: Replay) -> Editor:
     return editor
 
 
-def test_calls_with_gradient_and_many_shapes_run_as_they_are(editor, monkeypatch):
+def test_gradients_are_not_recorded_and_recordings_are_bounded(editor, monkeypatch):
     monkeypatch.setattr(replaying, "MOST", 1)
     unet = editor.pipe.unet
     replay = replay_calls(unet)
@@ -88,7 +79,8 @@ def test_calls_with_gradient_and_many_shapes_run_as_they_are(editor, monkeypatch
     edit(editor)
     edit(editor, 2)
     assert len(replay.recorded) == 1
-    assert replay.calls == 3
+    assert replay.calls == 6
+    assert str(replay).endswith(" s; 1 calls ran as they are")
 
 
 def test_where_nothing_can_be_recorded_one_warning_says_so(editor, monkeypatch):
@@ -111,6 +103,7 @@ def test_on_a_cpu_calls_run_as_they_are():
     replay = replay_calls(editor.pipe.unet)
     assert torch.equal(edit(editor), plain)
     assert not replay.recorded
+    assert str(replay) == "graphs: not recorded (no GPU)"
 
 
 def test_an_editor_is_loaded_with_graphs_where_asked(tmp_path):
@@ -118,5 +111,116 @@ def test_an_editor_is_loaded_with_graphs_where_asked(tmp_path):
     editor = load_editor(tmp_path, device="cpu", graphs=True)
     assert editor.pipe.unet.forward is editor.replay
     assert load_editor(tmp_path, device="cpu").replay is None
-    with pytest.raises(ValueError, match="graphs do not apply to a loaded pipeline"):
+    with pytest.raises(ValueError, match="graphs, quantize do not apply to a loaded pipeline"):
         load_editor(editor.pipe, graphs=True)
+
+
+SMALL, LARGE, WIDE = (torch.ones(side) for side in ((1,), (8,), (2, 2)))
+
+
+class Line(torch.nn.Module):
+    """A denoiser of one weight, from which a child was taken out."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(()))
+        self.register_module("adapter", None)
+
+    def forward(self, rows):
+        return [rows * self.weight]
+
+
+@pytest.fixture
+def line(monkeypatch):
+    monkeypatch.setattr(replaying, "Replay", Rerun)
+    return Line()
+
+
+@torch.no_grad()
+def test_the_least_recently_used_recording_goes_first(line, monkeypatch):
+    monkeypatch.setattr(replaying, "MOST", 2)
+    replay = replay_calls(line)
+    for rows in (SMALL, LARGE, SMALL, WIDE):
+        line(rows)
+    shapes = [tuple(recording.inputs[0].shape) for recording in replay.recorded.values()]
+    assert shapes == [(1,), (2, 2)]
+    assert replay.made == 3
+
+
+def test_a_change_of_the_denoiser_drops_its_recordings(monkeypatch):
+    monkeypatch.setattr(replaying, "Replay", Frozen)
+    editor = as_editor(tiny_pipeline())
+    pipe, unet = editor.pipe, editor.pipe.unet
+    replay = replay_calls(unet)
+
+    def adapt():
+        config = LoraConfig(r=2, target_modules=["to_q", "to_v"], init_lora_weights=False)
+        unet.add_adapter(config, "one")
+
+    changes = (
+        adapt,
+        lambda: pipe.set_adapters("one", 0.5),
+        pipe.disable_lora,
+        lambda: pipe.to(torch.float64).to(torch.float32),
+        lambda: unet.set_attn_processor(AttnProcessor()),
+    )
+    sample = torch.randn(1, unet.config.in_channels, 8, 8)
+    words = torch.randn(1, 77, unet.config.cross_attention_dim)
+    with torch.no_grad():
+        for change in changes:
+            unet(sample, 5, words)
+            unet(sample, 5, words)
+            made = replay.made
+            change()
+            found = unet(sample, 5, words).sample
+            assert replay.made == made + 1
+            assert torch.equal(found, replay.forward(sample, 5, words).sample)
+
+
+def test_inference_mode_and_no_grad_share_a_recording(line):
+    replay = replay_calls(line)
+    with torch.inference_mode():
+        line(SMALL)
+    with torch.no_grad():
+        assert torch.equal(line(2 * SMALL)[0], 2 * SMALL)
+    assert replay.made == 1
+
+
+@torch.no_grad()
+def test_a_recording_without_memory_runs_as_it_is(line, monkeypatch):
+    replay = replay_calls(line)
+    record = replay.record
+
+    def fail(call):
+        raise torch.OutOfMemoryError
+
+    line(SMALL)
+    monkeypatch.setattr(replay, "record", fail)
+    assert torch.equal(line(LARGE)[0], LARGE)
+    assert not replay.recorded, "recordings give their memory back"
+    line(LARGE)
+    monkeypatch.setattr(replay, "record", record)
+    line(LARGE)
+    assert not replay.recorded, "it did not fit alone either"
+    line(SMALL)
+    assert replay.made == 2
+    assert replay.as_they_are == 3
+    assert replay.failure is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [1, 4])
+def test_where_memory_runs_out_recordings_go_first(line, rows):
+    replay = replay_calls(line)
+    line(SMALL)
+    size = BatchSize(4)
+
+    def decode(part):
+        if replay.recorded:
+            raise torch.OutOfMemoryError
+        return part
+
+    assert list(in_batches(range(rows), size, decode)) == [range(rows)]
+    assert size.rows == 4
+    with pytest.raises(torch.OutOfMemoryError):
+        list(in_batches([0], size, lambda part: line(SMALL) and decode(part)))

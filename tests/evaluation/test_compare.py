@@ -13,7 +13,8 @@ import torch
 from rewardedit import load_scorer
 from rewardedit.batch import Scores
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation import comparison_wall
 from rewardedit.evaluation.compare import compare, heat_of
 from rewardedit.evaluation.comparison_metrics import VERSUS
@@ -115,8 +116,8 @@ def test_editors_whose_truth_is_known_are_told_apart_with_the_right_signs(tiny_e
     assert metrics["flags"]["conditioned_five"] is None
     assert metrics["flags"]["conditioned_one"] is None
     page = (tmp_path / "report.html").read_text()
-    assert re.search(r"asked for one \([−\d.]+\), 4 edits", page)
-    assert not re.search(r"base \([−\d.]+\), \d+ edits", page)
+    assert re.search(r"asked for one \([−\d.]+ − [−\d.]+, 4 edits\)", page)
+    assert not re.search(r"base \([−\d.]+ − [−\d.]+, \d+ edits\)", page)
     assert oracle["ci95_vs_one"] == oracle["differences"]["conditioned_one"]["ci95"]
     assert oracle["differences"]["conditioned_one"]["difference"] == pytest.approx(7.5, abs=0.1)
     assert metrics["differences"]["ssim"]["conditioned_one"]["n"] == 4
@@ -234,7 +235,7 @@ def test_the_headline_says_what_was_found(compared, tmp_path):
     page = write_page({**metrics, "flags": {"refl": "edges +0.4"}}, of, rows, tmp_path).read_text()
     assert "No clear difference from the base" in page
     assert "L1 similarity: refl 0.050 against 0.000, +0.050 [" in page
-    assert all(f"</b> {name}" in page for name in ("wins", "ties", "losses"))
+    assert all(f"</b> {name}" in page for name in ("wins", "tie<", "losses"))
     assert re.findall(r"<b>(\d+)</b>", page) == ["3", "1", "2"]
     assert "L1 similarity also trained the editor" in page
     assert "signs of reward hacking: edges +0.4" in page

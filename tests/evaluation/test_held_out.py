@@ -7,14 +7,15 @@ import torch
 from PIL import Image
 
 from rewardedit import load_editor, load_scorer
-from rewardedit.cli import main
+from rewardedit.cli import load_recipe, main
 from rewardedit.data import DataConfig, open_rows, source_ids
-from rewardedit.diffusion.editors import save_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.compare import compare, judge_of
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.evaluation.held_out import comparison_data, held_out, require_comparison, split_by_source
 
 SIDE = 32
+OWN = "data={name: table, path: pairs.csv, size: 256}"
 
 
 def photographs(folder, sources: int = 12, turns: int = 2) -> DataConfig:
@@ -147,3 +148,21 @@ def test_settings_are_chosen_by_no_scorer_that_prefers_an_unchanged_source(tmp_p
     assert judge_of(EvaluateConfig(), rows, rewards, {**rewards, "ssim": near}).name == "ssim"
     assert judge_of(EvaluateConfig(), rows, rewards, rewards).name == "l2", "the training's own"
     assert judge_of(EvaluateConfig(choose_by="l1"), rows, rewards, rewards).name == "l1"
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ([OWN], None),
+        (["data.name=table", "data.path=pairs.csv"], None),
+        ([], "magicbrush"),
+        (["data.limit=8"], "magicbrush"),
+        (["data={name: table, path: pairs.csv, size: 64, stream: true}"], "magicbrush"),
+        ([OWN, "evaluate.data={name: magicbrush, path: /other}"], "magicbrush"),
+        ([OWN, "evaluate=null"], None),
+    ],
+)
+def test_own_data_is_compared_on_rows_held_out_of_it(words, rows):
+    _, config = load_recipe("magicbrush-refl-24gb", words)
+    own = config.evaluate and config.evaluate.data
+    assert (own and own.name) == rows

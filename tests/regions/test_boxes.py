@@ -10,6 +10,7 @@ from rewardedit.regions.boxes import (
     corners,
     enclosing,
     filled,
+    numbered_components,
     pairwise_iou,
     suppress,
 )
@@ -48,6 +49,9 @@ def test_masks_and_boxes():
 def test_parts_that_touch_at_a_corner_are_one():
     mask = torch.tensor([[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1]]).bool()
     parts = components(mask)
+    numbers, places = numbered_components(mask)
+    assert numbers.tolist() == [[1, 0, 0, 0], [0, 1, 0, 2], [0, 0, 0, 2]]
+    assert places == [(slice(0, 2), slice(0, 2)), (slice(1, 3), slice(3, 4))]
     assert [part.sum().item() for part in parts] == [2, 2]
     assert torch.equal(parts.any(0), mask)
     assert len(components(torch.zeros(3, 3, dtype=torch.bool))) == 0

@@ -5,13 +5,23 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from skimage import data
 
 from rewardedit import change_mask, load_editor
 from rewardedit.images import resize, to_pil, to_tensor
 from rewardedit.regions import change_map
+from rewardedit.regions.change_map import dilated, eroded
 from rewardedit.shapes import Shapes
+
+
+@pytest.mark.parametrize("radius", [0, 1, 2, 3, 6, 40])
+def test_the_largest_value_around_is_that_of_pooling(radius):
+    mask = torch.rand(2, 1, 17, 30) - 0.5
+    pooled = F.max_pool2d(F.pad(mask, [radius] * 4, value=float("-inf")), 2 * radius + 1, stride=1)
+    assert torch.equal(dilated(mask, radius), pooled)
+    assert torch.equal(eroded(mask, radius), 1 - dilated(1 - mask, radius))
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from PIL import Image, ImageFont
 from rewardedit import load_scorer
 from rewardedit.batch import EditBatch
 from rewardedit.cli import main
+from rewardedit.cli.drawing import Explained, drawable
 from rewardedit.images import to_pil
 from rewardedit.reports.captioned import GAP, TEXT, captioned, wrap
 from rewardedit.reports.explain import COLOURS, explain
@@ -133,6 +134,34 @@ def test_an_edit_can_be_restricted_to_what_bpm_locates(samples, bpm, tiny_editor
     assert "expected auto, bpm with its options, or a mask file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["bpm", "dice"])
+def test_an_explained_edit_is_analysed_once(kind, samples, changed, tmp_path):
+    calls = []
+    if kind == "bpm":
+        scorer, edit, part = scorer_of(samples), one(samples, 0, samples.target), "locator"
+        method = "of_edits"
+    else:
+        scorer, edit, part = load_scorer("dice", detector="change", coherence="rules"), changed, "detector"
+        method = "detect"
+    plain = scorer(edit)
+    original = getattr(getattr(scorer, part), method)
+    setattr(getattr(scorer, part), method, lambda *args: calls.append(args) or original(*args))
+    scores = Explained(scorer, tmp_path / "why.json")(edit)
+    assert len(calls) == 1
+    assert scores.score.tolist() == plain.score.tolist()
+    assert scores.parts.keys() == plain.parts.keys()
+    with pytest.raises(ValueError, match="--explain: expected the scorer bpm or dice; got L1"):
+        Explained(load_scorer("l1"), tmp_path / "why.json")
+
+
+def test_dice_is_drawn_as_bpm_is():
+    dice = {"dice": {"detector": "change", "coherence": "rules"}}
+    assert drawable({"dice": dice}) == ("--explain", dice, "what dice found")
+    assert drawable({"bpm": "bpm"}) == ("--explain", "bpm", "what bpm found")
+    assert drawable({"l1": "l1"}) == ("--heatmap", "l1", "heat map")
+    assert drawable({"x": "bpm:0.5,dice:0.5"}) is None
+
+
 @pytest.fixture
 def changed() -> EditBatch:
     """An added square that is asked for, and a removed one that is not."""
@@ -178,6 +207,7 @@ def test_an_explanation_is_a_page_or_json_too(changed, tmp_path, capsys):
     assert "&lt;b&gt;" in page
     assert "<b>red" not in page
     assert (tmp_path / "why-images").is_dir()
+    assert capsys.readouterr().out.count("unwanted_area") == 2
     record = json.loads((tmp_path / "why.json").read_text())
     assert [one["command"] for one in record["differences"]] == ["ADD", "REMOVE"]
     assert main(["score", *pair, "--scorer", dice, "--explain", str(tmp_path / "why.txt")]) == 2

@@ -17,7 +17,8 @@ from PIL import Image
 from rewardedit.cli import main
 from rewardedit.config import dump
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import SamplingConfig, load_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.relabel import RelabelConfig
 from rewardedit.reports import model_card
 from rewardedit.reports.card_examples import Usage

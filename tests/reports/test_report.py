@@ -19,9 +19,9 @@ from rewardedit.reports.charts import (
     share_bands,
     ticks,
 )
-from rewardedit.reports.plain_names import decimals, fixed, scorer_name, signed
+from rewardedit.reports.plain_names import decimals, decimals_of_widths, fixed, scorer_name, signed
 from rewardedit.reports.report import Headline, Report
-from rewardedit.reports.wall import Wall, WallEdit, WallImage
+from rewardedit.reports.wall import Wall, WallEdit, WallImage, tone
 from rewardedit.scorers import load_scorer
 
 
@@ -240,3 +240,37 @@ def test_names_of_scorers_say_what_they_measure_and_which_direction_is_better():
     outside = load_scorer({"l1": {"region": "outside"}})
     assert "Only outside the mask." in scorer_name("l1", outside).says
     assert scorer_name("a:0.5,b:0.5").says == "Higher is better."
+
+
+def test_narrow_intervals_get_more_digits():
+    assert decimals_of_widths([0.5, 0.04], 2) == 3
+    assert decimals_of_widths([0.00004], 3) == 6
+    assert decimals_of_widths([3.0], 2) == 2
+    assert decimals_of_widths([0.0, 1e-12], 3) == 6
+    assert decimals_of_widths([], 3) == 3
+
+
+def test_one_loss_is_no_losses():
+    bars = Headline("", "", counts={"wins": 5, "ties": 0, "losses": 1}).bars
+    assert [bar["name"] for bar in bars] == ["wins", "ties", "loss"]
+
+
+def test_a_glance_shows_greatest_gain_and_loss(tmp_path):
+    shown = Wall()
+    for gain in (0.5, -2.0, 3.0, float("nan"), 0.0):
+        shown.add(WallEdit(f"gain {gain}", [WallImage("base", image())], gain=gain, tone=tone(gain)))
+    assert [(name, edit.title) for name, edit in shown.extremes()] == [
+        ("greatest gain", "gain 3.0"),
+        ("greatest loss", "gain -2.0"),
+    ]
+    report = Report("r")
+    report.glance(shown)
+    report.wall("Edits", shown)
+    text = report.save(tmp_path / "r.html").read_text()
+    first = text[: text.index('<section class="wall"')]
+    assert 'src="./r-images/3-base.png"' in first
+    assert 'href="#edit-3"' in first
+    assert 'id="edit-3"' in text
+    alone = Wall([])
+    alone.add(WallEdit("without", []))
+    assert [edit.title for _, edit in alone.extremes()] == ["without"]

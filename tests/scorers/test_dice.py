@@ -17,7 +17,9 @@ from rewardedit.cli import main
 from rewardedit.language.answers import Answer
 from rewardedit.language.choices import choice_probabilities
 from rewardedit.language.vlm import Vlm, load_vlm, quantised
+from rewardedit.regions import change_detector
 from rewardedit.regions.change_detector import ChangeDetector
+from rewardedit.regions.change_map import dilated
 from rewardedit.regions.differences import COMMANDS, Detection, Difference, covered
 from rewardedit.scorers.base import Scorer
 from rewardedit.scorers.dice import Analysis, Dice, measures
@@ -32,6 +34,7 @@ from tests.scorers.dice_models import CUP, FOUND, INSTRUCTION, images, save_dice
 
 YES = Verdict(True, 0.9, "")
 NO = Verdict(False, 0.1, "")
+RULES_ONLY = {"detector": "change", "coherence": "rules"}
 
 
 def one(command: str = "ADD", box: tuple[float, ...] = (0.0, 0.0, 0.5, 0.5), confidence: float = 1.0):
@@ -391,6 +394,7 @@ def test_without_a_checkpoint_the_error_names_all_ways():
 @pytest.mark.parametrize(
     ("option", "value"),
     [
+        ("checkpoint", "x"),
         ("compat", "code"),
         ("quantize", "4bit"),
         ("longest_edge", 64),
@@ -401,6 +405,15 @@ def test_without_a_checkpoint_the_error_names_all_ways():
 def test_options_of_models_are_refused_without_one(option, value):
     with pytest.raises(ValueError, match=f"{option}: has no effect"):
         load_scorer("dice", detector="change", coherence="rules", **{option: value})
+
+
+def test_an_answer_has_a_token_and_an_image_a_pixel(dice):
+    for option in ("max_new_tokens", "longest_edge"):
+        with pytest.raises(ValueError, match=rf"{option}: expected at least 1.*; got 0"):
+            load_scorer("dice", checkpoint="x", **{option: 0})
+    for part in (VlmDetector, VlmCoherence):
+        with pytest.raises(ValueError, match="max_new_tokens: expected at least 1; got -1"):
+            part(dice.detector.dice, max_new_tokens=-1)
 
 
 def test_confidence_is_checked_and_fixed_without_a_model():
@@ -455,6 +468,24 @@ def test_the_change_map_s_parts_are_found_with_their_commands():
             assert abs(edge * side - expected) <= 3
         assert 0 < found[command].confidence < 0.1
     assert ChangeDetector().detect(EditBatch(source, ["x"], source))[0] == Detection((), 0)
+
+
+def test_each_changed_part_is_looked_at_in_its_surroundings_alone(monkeypatch):
+    source = torch.full((1, 3, 256, 320), 0.5)
+    edited = source.clone()
+    for y in range(24, 256, 64):
+        for x in range(24, 320, 64):
+            edited[0, 0, y : y + 16, x : x + 16] = 1.0
+    pixels = []
+
+    def counted(mask: torch.Tensor, radius: int) -> torch.Tensor:
+        pixels.append(mask.numel())
+        return dilated(mask, radius)
+
+    monkeypatch.setattr(change_detector, "dilated", counted)
+    (detection,) = ChangeDetector().detect(EditBatch(source, ["x"], edited))
+    assert len(pixels) == len(detection.differences) == 20
+    assert sum(pixels) < source[0, 0].numel()
 
 
 @pytest.mark.parametrize(
@@ -519,6 +550,20 @@ def test_clip_i_hides_what_was_asked_and_clip_t_what_was_not():
     assert unread.reason[0].startswith("coherence: instruction 'xyzzy'")
     with pytest.raises(ValueError, match="fill: expected one of mean, blur; got 'grey'"):
         load_scorer({"dice_clip_i": {**options, "fill": "grey"}})
+
+
+@pytest.mark.parametrize("fill", ["mean", "blur"])
+def test_where_nothing_is_visible_nothing_is_compared(fill):
+    """Of 64 rows of pixels, all or 63 are hidden."""
+    source, edited = torch.rand(2, 1, 3, 64, 64).unbind()
+    for name, verdict in (("dice_clip_i", YES), ("dice_clip_t", NO)):
+        scorer = load_scorer({name: {"checkpoint": "shapes/clip", "dice": RULES_ONLY, "fill": fill}})
+        reasons = []
+        for bottom in (1.0, 63 / 64):
+            says = Says(Detection((one(box=(0.0, 0.0, 1.0, bottom)),), 1), verdict)
+            scorer.dice = Dice(says, says)
+            reasons += scorer(EditBatch(source, [INSTRUCTION], edited)).reason
+        assert reasons == ["nothing is left to compare: 100.0 % of the image is masked out", None]
 
 
 def test_options_of_the_command_line_reach_it(tmp_path, capsys):

@@ -1,5 +1,7 @@
 """DICE's texts: formatting and strict reading."""
 
+import re
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -83,22 +85,37 @@ def test_every_box_read_is_in_the_text_and_in_the_image(cases):
     def sound(pieces: list[str]) -> None:
         parsed = parse_differences("".join(pieces))
         assert parsed.dropped >= 0
+        ends = [*parsed.starts, len(parsed.text)][1:]
         assert not (parsed.says_no_change and parsed.differences)
-        for difference, start in zip(parsed.differences, parsed.starts, strict=True):
-            assert parsed.text[start:].upper().startswith(difference.command)
+        for difference, start, end in zip(parsed.differences, parsed.starts, ends, strict=True):
+            item = parsed.text[start:end]
+            assert item.upper().startswith(difference.command)
             x0, y0, x1, y1 = difference.box
             assert 0 <= x0 < x1 <= 1
             assert 0 <= y0 < y1 <= 1
-            numbers = {float(word) for word in _numbers(parsed.text)}
-            assert set(difference.box) <= numbers
+            assert difference.box in _fours(item), "four numbers in a row of its own item"
+            assert not re.search(rf"\b({'|'.join(COMMANDS)})\s*:", difference.subject, re.IGNORECASE)
+            assert not _fours(difference.subject), "a box is in no subject"
             assert difference.subject == plain_subject(difference.subject) != ""
 
-    check(cases, st.lists(PIECES | ANY_TEXT, max_size=25), sound)
+    check(cases, answers() | st.lists(PIECES | ANY_TEXT, max_size=25), sound)
 
 
-def _numbers(text: str) -> list[str]:
-    words = "".join(c if c.isdigit() or c == "." else " " for c in text).split()
-    return [word for word in words if word.count(".") < 2 and word != "."]
+@st.composite
+def answers(draw: st.DrawFn) -> list[str]:
+    """Lists of whole differences, the marks between some of which are missing or others."""
+    rows = [format_difference(one) for one in draw(st.lists(differences(), min_size=1, max_size=4))]
+    pieces = ['["', rows[0]]
+    for row in rows[1:]:
+        pieces += [draw(st.sampled_from(['", "', '" "', ", ", '"']) | PIECES), row]
+    return [*pieces, draw(st.sampled_from(['"]', '",]', '".]']))]
+
+
+def _fours(text: str) -> list[tuple[float, ...]]:
+    """The numbers of all boxes in a text."""
+    number = r"\s*(\d+(?:\.\d*)?|\.\d+)\s*"
+    found = re.findall(rf"[\[(]{','.join([number] * 4)}[\])]", text)
+    return [tuple(map(float, one)) for one in found]
 
 
 @both
@@ -140,6 +157,12 @@ ONE = "ADD: cup, [0.1, 0.2, 0.5, 0.9]"
         ('["ADD: cup, [0.5, 0, 0.1, 1]", "ADD: cup, [0, 0, 1.2, 1]", "ADD: cup, [0, 0, 0, 1]"]', 0, 3),
         ('["ADD: cup, [-0.1, 0, 1, 1]", "ADD: cup, [nan, 0, 1, 1]", "ADD: , [0, 0, 1, 1]"]', 0, 3),
         ('["ADD: cup, [0, 0, 1]", "ADD: cup [0, 0, 1, 1]"]', 0, 2),
+        (f'["{ONE}",]', 1, 1),
+        (f'["{ONE}", "{ONE}" , ].', 2, 2),
+        (f'["{ONE}" "REMOVE: b, [0, 0, 1, 1]"]', 0, 2),
+        (f'["{ONE}, REMOVE: b, [0, 0, 1, 1]"]', 0, 2),
+        (f'["{ONE}", "ADD: x, (0, 0, .5, 1), [0, 0, 1, 1]", "EDIT: edit: b, [0, 0, 1, 1]"]', 1, 4),
+        (f'["{ONE}", {ONE}, {ONE}]', 0, 3),
         (f"[{ONE}]", 0, 1),
         (f'"{ONE}"', 0, 0),
         (ONE, 0, 0),
@@ -158,6 +181,41 @@ def test_answers_are_read_strictly(answer, read, items):
 @pytest.mark.parametrize("answer", [NO_CHANGE, "No change.", '["No Change"]', "['no changes']", "nochange"])
 def test_an_answer_says_that_nothing_changed(answer):
     assert parse_differences(answer).says_no_change
+
+
+BLANKS = " " * 2**17
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f'["ADD: {BLANKS}x, [0,0,1,1"]',
+        f'["ADD: x{BLANKS}",{BLANKS}x]',
+        f'["ADD: x, [0{BLANKS}"]',
+        '["ADD: x, ' + "[0," * 2**16 + '"]',
+        "[" + '"",' * 2**14 + "]",
+        f"[]{BLANKS}x",
+        f"Reasoning: {BLANKS}x{BLANKS}x",
+        f"Reasoning: x Decision:{BLANKS}x",
+        f"```{BLANKS}!",
+        "x" + "*" * 2**17 + "x",
+    ],
+)
+def test_long_answers_are_read_in_one_pass(answer):
+    """Reading pairs of 131,072 characters would take minutes; the bound is 5 s of the process's own time."""
+
+    def too_long(*_: Any) -> None:
+        raise AssertionError("the time grows with the square of the length")
+
+    before = signal.signal(signal.SIGVTALRM, too_long)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 5)
+    try:
+        assert not parse_differences(answer).differences
+        assert parse_judgement(answer).coherent is None
+        assert plain_subject(answer)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def test_boxes_have_at_least_one_step():

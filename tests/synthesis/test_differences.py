@@ -23,14 +23,8 @@ from transformers import (
 
 from rewardedit.data.boxed_images import BoxedImage, BoxedObject, read_boxed_images
 from rewardedit.images import to_pil, to_tensor
-from rewardedit.synthesis.differences import (
-    DifferencePairsConfig,
-    InpaintedConfig,
-    SimilarConfig,
-    differences_of,
-    make_pairs,
-    match_images,
-)
+from rewardedit.synthesis.difference_settings import DifferencePairsConfig, InpaintedConfig, SimilarConfig
+from rewardedit.synthesis.differences import differences_of, make_pairs, match_images
 from rewardedit.synthesis.inpainting import fill, load_inpainter, object_mask, recoloured
 from rewardedit.synthesis.methods import MethodConfig, load_method
 from tests.models import save_dino, small_tokenizer, text_config, tiny_pipeline
@@ -246,6 +240,36 @@ def test_photographs_of_any_shape_are_inpainted(tmp_path):
         made = inpaint(picture, mask, "a dog", 0)
         assert torch.equal(made[:, mask[0] == 0], picture[:, mask[0] == 0])
         assert not torch.equal(made, picture)
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "message"),
+    [
+        (SimilarConfig, {"edit_iou": -1.0}, "edit_iou: expected above 0 and at most 1"),
+        (SimilarConfig, {"edit_iou": 0.0}, "edit_iou: expected above 0"),
+        (SimilarConfig, {"min_similarity": 1.5}, "min_similarity: expected a cosine from -1 to 1; got 1.5"),
+        (SimilarConfig, {"batch_size": 0}, "batch_size: expected at least 1; got 0"),
+        (SimilarConfig, {"neighbours": 0}, "neighbours: expected at least 1; got 0"),
+        (InpaintedConfig, {"edit_share": 1.1}, "edit_share: expected a share from 0 to 1; got 1.1"),
+        (InpaintedConfig, {"colour_share": -0.1}, "colour_share: expected a share from 0 to 1"),
+        (InpaintedConfig, {"max_area": 2.0}, "max_area: expected a share from 0 to 1; got 2.0"),
+        (InpaintedConfig, {"min_area": 0.5}, r"min_area: expected at most max_area, 0\.4; got 0\.5"),
+    ],
+)
+def test_settings_without_sense_are_refused(config, settings, message):
+    with pytest.raises(ValueError, match=message):
+        config(**settings)
+
+
+def test_objects_need_names_that_a_model_can_write(coco, tmp_path):
+    config = DifferencePairsConfig(coco, inpainted=InpaintedConfig(edit_share=0.0))
+    with pytest.raises(ValueError, match="nothing is left of 'dog' without the model's own tokens"):
+        make_pairs(config, tmp_path / "pairs", 0.0, ["dog"])
+    whole = json.loads(Path(coco).read_text())
+    whole["categories"][1]["name"] = "{}"
+    (tmp_path / "boxes.json").write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=r"category 1: expected a name; got '\{\}'"):
+        read_boxed_images(tmp_path / "boxes.json")
 
 
 def test_one_way_to_make_pairs_is_named(coco):

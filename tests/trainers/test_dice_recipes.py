@@ -49,6 +49,7 @@ def images(tmp_path_factory) -> Path:
             annotations.append({"id": len(annotations), "image_id": i, "category_id": kind, "bbox": box})
         record = {"original_path": f"{i}.png", "edited_path": f"{(i + 1) % 6}.png", "operation": "ADD"}
         record |= {"bbox": [0.1, 0.1, 0.5, 0.5], "complete_difference": "ADD: dog", "gt_prompt": "add a dog"}
+        record |= {"reason": "a dog was asked for."} if i else {}
         judged.append({**record, "coherent": i % 2 == 0})
     names = [{"id": i, "name": name} for i, name in enumerate(("", "dog", "cup", "cat", "chair"))]
     whole = {"images": boxed, "annotations": annotations, "categories": names}

@@ -39,6 +39,7 @@ WALKS = [
     ("klein-refl", tiny_klein, []),
     ("klein-refl", tiny_klein, ["reward.guidance_scale=3.0"]),
     ("klein-refl", tiny_distilled_klein, []),
+    ("klein-refl-24gb", tiny_klein, []),
     ("qwen-image-edit-refl", tiny_qwen, []),
     ("qwen-image-edit-refl", tiny_qwen, ["reward.guidance_scale=3.0"]),
 ]

@@ -432,6 +432,7 @@ SMALL = [
 WALKS: list[tuple[str, Any, list[str]]] = [
     ("klein-nft", tiny_klein, ["reward.noise_mask=change"]),
     ("klein-nft", tiny_klein, ["reward.guidance_scale=3.0"]),
+    ("klein-nft", tiny_klein, ["train.quantize=4bit", "train.offload_text_encoder=true"]),
     ("qwen-image-edit-nft", tiny_qwen, []),
     ("klein-nft", tiny_pipeline, ["reward.noise_mask=given", "variants=[nft, unmasked]"]),
 ]
@@ -453,6 +454,6 @@ def test_a_recipe_walks_to_the_sweep(recipe, make, changes, tmp_path, monkeypatc
     assert log[1]["distance_from_reference"] > 0
     sweep = json.loads((tmp_path / "run" / "monitor.json").read_text())["sweep"]
     assert sweep[-1]["l1:1,ssim:0.5"] != sweep[0]["l1:1,ssim:0.5"]
-    assert [row["scale"] for row in sweep] == [0, 0.25, 0.5, 0.75, 1]
+    assert [row["scale"] for row in sweep] == [0, 1]  # the ends, which conftest.py leaves of five shares
     (adapters,) = load_editor(str(out)).pipe.get_list_adapters().values()
     assert adapters == ["default_0"]

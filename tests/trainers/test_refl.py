@@ -16,13 +16,13 @@ from rewardedit import EditBatch, RewardPrompt, Scores, load_editor, load_scorer
 from rewardedit.cli import main
 from rewardedit.config import build
 from rewardedit.data import DataConfig
-from rewardedit.diffusion.editors import SamplingConfig, save_editor
+from rewardedit.diffusion.editors import SamplingConfig
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.files import read_log, remove
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorers import Scorer
-from rewardedit.scoring import read_shards
 from rewardedit.shapes import Shapes
 from rewardedit.trainers.refl import Config, TrainConfig, plan, train, variant_reward
 from rewardedit.trainers.reward_conditioned import RelabelConfig
@@ -34,6 +34,7 @@ from rewardedit.training.monitor import HackingMonitor, MonitorConfig, fixed_pro
 from rewardedit.training.reward import RewardConfig, require_effect, reward_loss
 from rewardedit.training.rollouts import rollout_scheduler
 from tests.forks import launch, run_here
+from tests.shards import read_shards
 
 DATA = DataConfig("shapes", limit=16, size=32)
 FAST = {

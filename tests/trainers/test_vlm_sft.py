@@ -22,6 +22,7 @@ from rewardedit.synthesis.captions import caption_pairs
 from rewardedit.trainers.vlm_sft import Config, open_task, plan
 from rewardedit.training.conversations import caption_examples, check_captions
 from rewardedit.training.sft import SftConfig, newest_checkpoint
+from tests.data.test_dice_d import record
 from tests.forks import launch
 from tests.models import save_vlm
 
@@ -209,6 +210,19 @@ def test_a_later_phase_trains_the_same_lora_further(tmp_path):
     assert first.keys() == second.keys()
     for name, value in first.items():
         torch.testing.assert_close(second[name], value, rtol=0, atol=0)
+
+
+def test_the_plan_counts_verdicts_without_a_reason(tmp_path):
+    judged = [record(coherent=True), record(coherent=False, reason="no cup was asked for.")]
+    (tmp_path / "judged.json").write_text(json.dumps(judged))
+    save_vlm(str(tmp_path / "model"), "llava_next")
+    data = {"coherence": DataConfig("dice_d", str(tmp_path), split="test")}
+    own = Config("x", data, model=str(tmp_path / "model"))
+    assert plan(own)[0] == "coherence: 2 examples, 1 without a reason"
+    (tmp_path / "judged.json").write_text(json.dumps(judged[:1]))
+    with pytest.raises(ValueError, match=r"set answers\.rationale=false"):
+        plan(own)
+    assert plan(replace(own, answers=DiceFormat(rationale=False)))[0] == "coherence: 1 examples"
 
 
 def test_shares_must_name_every_task(table):

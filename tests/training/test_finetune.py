@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from rewardedit import devices
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editor_files import LORA
-from rewardedit.diffusion.editors import load_editor, save_editor, write_prompts
+from rewardedit.diffusion.editors import load_editor, write_prompts
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt

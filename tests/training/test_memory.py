@@ -18,7 +18,8 @@ from rewardedit.batch import EditBatch, Scores
 from rewardedit.cli import recipe_path
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.training.memory import Blueprint, dummy_batch
+from rewardedit.training.blueprint import Blueprint
+from rewardedit.training.memory import dummy_batch
 from rewardedit.training.meta import GIB, peak_memory
 from tests.models import small
 

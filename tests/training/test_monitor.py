@@ -159,7 +159,7 @@ def test_a_watched_row_that_cannot_be_read_is_left_out(tmp_path):
     assert torch.equal(prompts.source, whole.source[[i for i in range(CONFIG.n) if i != 1]])
     for name in watched:
         (folder / f"{name}-target.png").write_bytes(b"no image")
-    with pytest.raises(ValueError, match=f"none of the {CONFIG.n} rows kept for it can be read"):
+    with pytest.raises(ValueError, match=f"can be read, got none among {CONFIG.n} "):
         fixed_prompts(data, CONFIG)
 
 

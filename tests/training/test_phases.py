@@ -102,7 +102,7 @@ def test_phases_follow_one_another_and_a_finished_one_is_not_repeated(own, capsy
 
 def test_a_plan_says_what_is_known_before_earlier_phases_have_run(own, capsys):
     assert main(["train", "own.yaml", "--dry-run"]) == 0
-    plan = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    plan = capsys.readouterr().out.splitlines()
     assert plan[0] == "phase-1: first"
     assert plan[1].endswith("14 samples, 1 steps")
     assert plan[2:4] == ["phase-2: second", "  what depends on the results of phase-1 is known after them"]

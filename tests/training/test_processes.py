@@ -17,10 +17,10 @@ from rewardedit.cli import load_recipe, main
 from rewardedit.files import read_log
 from rewardedit.prepared import Prepared
 from rewardedit.scorers import Scorer
-from rewardedit.scoring import read_shards
 from rewardedit.training.run import start
 from rewardedit.training.run_folder import release
 from tests.forks import launch
+from tests.shards import read_shards
 
 TIMEOUT = 6  # seconds of the process group, as its 10 minutes are beside a stage of hours
 # seconds that rank 0 takes for a shard of scores

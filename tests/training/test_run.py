@@ -13,7 +13,8 @@ from rewardedit import RewardPrompt
 from rewardedit.config import to_dict
 from rewardedit.data import DataConfig
 from rewardedit.data.digests import file_digests
-from rewardedit.diffusion.editors import load_editor, save_editor
+from rewardedit.diffusion.editors import load_editor
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.files import write_json
 from rewardedit.models import digests

@@ -26,12 +26,12 @@ class Conditioning:
     or one for each where the text encoder sees the source.
     """
 
-    embeds: Float[Tensor, "b n d"]  # of the prompts
+    embeds: Float[Tensor, "b n d"]  # embeddings of the prompts
     source: Float[Tensor, "b c _ _"]  # latents of the sources, as the family's `encode_sources` gives them
-    null_embeds: Float[Tensor, "_ n2 d"] | None = None  # of the empty prompt
+    null_embeds: Float[Tensor, "_ n2 d"] | None = None  # embeddings of the empty prompt
     # at the latents' size: 1 where the text guidance applies (BPM Eq. 4)
     mask: Float[Tensor, "b 1 _ _"] | None = None
-    pooled: Float[Tensor, "b e"] | None = None  # of the prompts, by a second text encoder
+    pooled: Float[Tensor, "b e"] | None = None  # pooled embeddings of the prompts, by a second text encoder
     null_pooled: Float[Tensor, "_ e"] | None = None
     lengths: Int[Tensor, " b"] | None = None  # tokens of each prompt; None: all n
     null_lengths: Int[Tensor, " _"] | None = None
@@ -68,6 +68,8 @@ class EditFamily:
     denoiser_name: str = "transformer"  # the pipeline's attribute
     lora_targets: tuple[str, ...] = ()  # names of the layers that a LoRA adapts
     lora_only: bool = False  # too large to be trained whole on one card; loaded in bf16 on a GPU
+    quantized_parts: tuple[str, ...] = ()  # frozen parts of its pipelines that 4 bits are enough for
+    quantized_except: tuple[str, ...] = ()  # layers of the denoiser that 4 bits are not enough for
     gpu_dtype: torch.dtype = torch.float16  # of the weights on a GPU, where none is given
     guided_rows: int = 3  # rows through the denoiser for a guided edit: text, image and neither
     one_row_a_call: bool = False  # a call of its pipeline edits one source

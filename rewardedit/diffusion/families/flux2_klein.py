@@ -52,6 +52,7 @@ class Flux2Klein(FlowEditor):
         "to_add_out",
         "to_qkv_mlp_proj",
     )
+    quantized_parts = ("transformer", "text_encoder")
     shift = staticmethod(empirical_shift)
 
     def variant(self, settings: Mapping[str, Any]) -> EditFamily:

@@ -44,6 +44,7 @@ class FluxKontext(FlowEditor):
         "add_v_proj",
         "to_add_out",
     )
+    quantized_parts = ("transformer", "text_encoder_2")  # CLIP is small
     shift = staticmethod(dynamic_shift)
     guided_rows = 1
 

@@ -43,6 +43,8 @@ class QwenImageEdit(FlowEditor):
         "add_k_proj",
         "add_v_proj",
     )  # what the last block's to_add_out makes of the text is not used
+    quantized_parts = ("transformer", "text_encoder")
+    quantized_except = ("transformer_blocks.0.img_mod",)  # as in diffusers' own 4-bit Qwen-Image-Layered
     shift = staticmethod(dynamic_shift)
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
@@ -80,7 +82,7 @@ class QwenImageEdit(FlowEditor):
         for image, prompt in zip(source, prompts, strict=True):
             seen = seen_by_text_encoder(pipe, to_pil(image))
             embeds.append(pipe.encode_prompt([prompt], image=seen, device=pipe.device)[0][0])
-        lengths = torch.tensor([len(rows) for rows in embeds], device=embeds[0].device)
+        lengths = torch.tensor(list(map(len, embeds)), device=embeds[0].device)
         padded = torch.nn.utils.rnn.pad_sequence(embeds, batch_first=True)
         return {"embeds": padded, "lengths": lengths}
 

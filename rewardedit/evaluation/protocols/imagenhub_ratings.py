@@ -23,7 +23,7 @@ class HumanRatings:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.notes: list[str] = []
-        tables = [self._by_uid(file) for file in files]
+        tables = list(map(self._by_uid, files))
         uids: dict[str, None] = {}
         for table in tables:
             uids |= dict.fromkeys(table)

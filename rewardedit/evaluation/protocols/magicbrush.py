@@ -125,7 +125,7 @@ class MagicBrushTable(Benchmark):
         last = last_turns(self.outputs)
         single = [one for one in self.outputs if not one.turn.startswith("iter")]
         multi = [one for one in self.outputs if last[one.editor, one.image] == one.turn]
-        columns = [Column(name) for name in scores.values]
+        columns = list(map(Column, scores.values))
         tables = []
         for title, outputs in (("All turns (single-turn)", single), ("Final turn (multi-turn)", multi)):
             lines = []

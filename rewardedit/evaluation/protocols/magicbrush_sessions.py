@@ -52,7 +52,7 @@ def outputs_of(editor: str, image: str, turns: Any, captions: Mapping[str, str])
         raise ValueError("expected a list of turns")
     found = []
     for number, turn in enumerate(turns, 1):
-        texts = [turn.get(key) for key in ("input", "output", "instruction")]
+        texts = list(map(turn.get, ("input", "output", "instruction")))
         if not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(f"turn {number} lacks its input, output or instruction")
         source, target = f"{image}/{texts[0]}", f"{image}/{texts[1]}"

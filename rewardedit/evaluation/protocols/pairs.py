@@ -35,7 +35,7 @@ class Pair:
     id: str
     left: str  # id of the item
     right: str
-    vote: str  # of `decisions`: A for the left edit
+    vote: str  # one of `decisions`: A for the left edit
     source: str  # name of the source image
 
 
@@ -181,7 +181,8 @@ def _misdecided(
     for rule in rules.values():
         by_rule.append({one.id: one.by_rule for one in misdecided(ids, stored, found.a, found.b, rule)})
 
-    wrong = [name for name in ids if all(name in one for one in by_rule)]
+    by_all = set(ids).intersection(*by_rule)
+    wrong = [name for name in ids if name in by_all]
     checked = f"; by the rule: {', or '.join(rules)}"
     if not wrong:
         return f"{scorer}: all {len(ids)} stored decisions follow from the stored scores{checked}"

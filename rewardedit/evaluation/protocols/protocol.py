@@ -23,11 +23,11 @@ class About:
     title: str
     paper: str  # authors, year and arXiv number
     size: str  # such as "919 pairs of 180 sources"
-    licence: str  # of the ratings and images
-    data: str  # where the files are: a hub id or an address
+    licence: str  # licence of the ratings and images
+    data: str  # hub id or address of the files
     download: str  # size of the download, or where the edited images come from
     compat: tuple[str, ...] = ()  # published ways of computing that can be asked for
-    heading: str = ""  # of the page; "": the title and "scores and people"
+    heading: str = ""  # heading of the page; "": the title and "scores and people"
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Options:
     """Settings of the tables."""
 
     compat: str | None = None  # one of `About.compat`; None: the right number
-    seed: int = 0  # of resamples and folds
-    resamples: int = 1000  # of correlations
+    seed: int = 0  # seed of resamples and folds
+    resamples: int = 1000  # number of resamples of correlations
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class ItemScores:
     def array(self, scorer: str, ids: Sequence[str]) -> np.ndarray:
         """Scores (n,) of the items; NaN without one."""
         values = self.values[scorer]
-        found = [values.get(name) for name in ids]
+        found = list(map(values.get, ids))
         return np.array([np.nan if value is None else value for value in found], dtype=float)
 
     def known(self, scorer: str, ids: Sequence[str]) -> np.ndarray:
@@ -87,7 +87,7 @@ class Line:
     name: str
     cells: Mapping[str, Cell]  # by column; a column may lack
     kind: Kind = "measured"
-    source: str = ""  # where a published figure stands
+    source: str = ""  # place of a published figure in its paper
 
     def __post_init__(self) -> None:
         assert self.kind != "published" or self.source

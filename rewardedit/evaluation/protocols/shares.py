@@ -30,9 +30,7 @@ def share_cells(
         return np.round(found, 3) if rounded else found
 
     once = shares(np.ones(clusters))
-    drawn = np.array(
-        [shares(weight) for weight in drawn_counts(clusters, 10 * options.resamples, options.seed)]
-    )
+    drawn = np.array(list(map(shares, drawn_counts(clusters, 10 * options.resamples, options.seed))))
     cells = {}
     for column, name in enumerate(names):
         n = int(counts[:, column].sum())

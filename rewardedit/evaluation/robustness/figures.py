@@ -16,7 +16,7 @@ class Baseline:
     """A scorer on edits that were not attacked."""
 
     threshold: float  # failed edits that reach it pass for good ones
-    median: float  # of all edits
+    median: float  # median score of all edits
     spread: float  # standard deviation of all edits' scores
     good: Estimate  # share of good edits that reach the threshold
     failed: Estimate  # share of failed edits that do

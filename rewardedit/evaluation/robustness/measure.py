@@ -79,9 +79,9 @@ class RobustnessConfig:
 class AttackScores:
     """Scores of attacked edits; NaN without one."""
 
-    good: dict[str, np.ndarray]  # of good edits that were not attacked, by scorer
-    failed: dict[str, dict[str, np.ndarray]]  # of all failed edits, by attack and scorer
-    # of some failed edits after gradient steps, by the scorer that they were made for, bound and scorer
+    good: dict[str, np.ndarray]  # scores of good edits that were not attacked, by scorer
+    failed: dict[str, dict[str, np.ndarray]]  # scores of all failed edits, by attack and scorer
+    # scores of some failed edits after gradient steps, by the scorer they were made for, bound and scorer
     stepped: dict[str, dict[int, dict[str, np.ndarray]]]
     chosen: np.ndarray  # positions of these among the failed edits
     centres: dict[str, tuple[float, float]]  # median and spread of the scorers in combinations
@@ -137,7 +137,7 @@ class Run:
     edits: JudgedEdits
     scorers: Mapping[str, ScorerUse]
     config: RobustnessConfig
-    settings: dict[str, Any]  # what the edits depend on
+    settings: dict[str, Any]  # everything that the edits depend on
     size: int | None
     policy: str
 

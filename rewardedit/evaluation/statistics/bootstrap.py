@@ -39,10 +39,10 @@ class Estimate:
 class Comparison:
     """The difference `a − b` of two variants on the same items."""
 
-    mean_a: float  # of a; for rank correlations ρ itself
+    mean_a: float  # mean of a; for rank correlations ρ itself
     mean_b: float
     difference: float
-    ci95: tuple[float, float]  # of the difference
+    ci95: tuple[float, float]  # 95 % interval of the difference
     n: int  # items
     clusters: int  # source images
     p: float | None  # two-sided, of no difference; None if no resample has one

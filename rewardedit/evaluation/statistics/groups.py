@@ -38,8 +38,8 @@ PERFECT = 1 - 1e-9  # |ρ| above it is 1
 class GroupedCorrelation:
     """Correlations within groups, and their average."""
 
-    average: Estimate  # of the groups whose correlation is defined; `reason` says what is left out
-    mean: float  # of the same correlations, without Fisher's transformation
+    average: Estimate  # average over the groups whose correlation is defined; `reason` says what is left out
+    mean: float  # mean of the same correlations, without Fisher's transformation
     groups: dict[Any, Estimate]
 
     def as_dict(self) -> dict[str, Any]:

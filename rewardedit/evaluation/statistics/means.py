@@ -56,6 +56,7 @@ def paired_bootstrap(
     if not np.isfinite(difference).all():
         raise ValueError("expected finite values; leave invalid scores out before comparing")
     require_two(names)
+
     index, clusters = cluster_index(names)
     total = np.bincount(index, difference)
     count = np.bincount(index)
@@ -68,6 +69,7 @@ def paired_bootstrap(
         method="percentile",
         rng=np.random.default_rng(seed),
     )
+
     return Comparison(
         float(np.mean(a)),
         float(np.mean(b)),
@@ -131,6 +133,7 @@ def difference_of_groups(
     if in_a.all() or not in_a.any():
         raise ValueError("expected items in both groups; one has none")
     require_two(names)
+
     index, k = cluster_index(names)
     total_a = np.bincount(index, values * in_a, k)
     total_b = np.bincount(index, values * ~in_a, k)
@@ -139,6 +142,7 @@ def difference_of_groups(
     drawn = np.stack(list(drawn_counts(k, resamples, seed)))
     with np.errstate(invalid="ignore"):  # a resample may hold none of a group
         differences = drawn @ total_a / (drawn @ count_a) - drawn @ total_b / (drawn @ count_b)
+
     mean_a = float(values[in_a].mean())
     mean_b = float(values[~in_a].mean())
     return Comparison(

@@ -161,10 +161,10 @@ def _by_moments(
         return single, average
     weights = np.stack([counts[index] for counts in drawn_counts(clusters, resamples, seed)])
     drawn = _moments(ratings, weights)
-    single, average = (
-        Estimate(float(value), percentile_interval(values, clusters), n, clusters)
-        for value, values in zip(once, drawn.T, strict=True)
-    )
+    estimates = []
+    for value, values in zip(once, drawn.T, strict=True):
+        estimates.append(Estimate(float(value), percentile_interval(values, clusters), n, clusters))
+    single, average = estimates
     return single, average
 
 

@@ -116,13 +116,18 @@ RELATIONS = (
 # Places in the image.
 _OF = r"(?: (?:corner|edge|side))?(?: of the (?:image|picture|photo|frame))?"
 _TO = r"(?:(?:at|in|to|into|on) )?(?:the )?"
+_CORNERS = (
+    "top left",
+    "top right",
+    "top center",
+    "bottom left",
+    "bottom right",
+    "bottom center",
+    "center left",
+    "center right",
+)
 PLACES = (
-    *(
-        (rf"{_TO}{row}[ -]{column}{_OF}", f"{row} {column}")
-        for row in ("top", "bottom", "center")
-        for column in ("left", "right", "center")
-        if row != column
-    ),
+    *((rf"{_TO}{place.replace(' ', '[ -]')}{_OF}", place) for place in _CORNERS),
     # A single word needs "at the" or similar words before it.
     *((rf"(?:at|in|to|into) (?:the )?{place}{_OF}", place) for place in ("top", "bottom", "center")),
     (r"(?:at|in|to|into) (?:the )?(?:middle|centre)" + _OF, "center"),

@@ -243,8 +243,11 @@ class Bpm(ClipScorer):
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         batch = replace(batch, source=batch.source.float(), edited=batch.edited.float())
+        return self.scores_of(batch, prepared, self.locate(batch, prepared))
+
+    def scores_of(self, batch: EditBatch, prepared: Prepared, regions: list[EditRegions]) -> Scores:
+        """Scores of edits in float32 whose regions are known."""
         parsed: list[Parsed] = prepared.inputs["parsed"]
-        regions = self.locate(batch, prepared)
         reason = [self._reason(edit, found) for edit, found in zip(parsed, regions, strict=True)]
         # Rows without a score keep their place in the graph: a backward pass gives them zeros.
         nothing = 0 * batch.edited.flatten(1).sum(1)

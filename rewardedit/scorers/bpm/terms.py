@@ -55,10 +55,10 @@ def position_verdict(
     resized = parsed.size != "unchanged"
     total = 0.0
     for box in edited:
-        total += max(
-            position_judge(box, reference, parsed.position, image, config, resized)
-            for reference in references
-        )
+        scores = []
+        for reference in references:
+            scores.append(position_judge(box, reference, parsed.position, image, config, resized))
+        total += max(scores)
     return total / len(edited)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def make_edits(out: AnyPath, bench: ShapesBench, world: World) -> dict[Key, Floa
     """The edits of all sources by each editor, and the images `PICTURED`, on 256 levels."""
     sampled = [key for key in edit_keys(bench) if key[0] in SAMPLED]
     keys = [*sampled, (PICTURED, 0)]
-    parts = [(key, first) for key in keys for first in range(0, bench.n, CHUNK)]
+    parts = list(product(keys, range(0, bench.n, CHUNK)))
     editor = Lazy(lambda: load_editor("shapes/editor"))
     painter = Lazy(lambda: load_text_to_image("shapes/text-to-image"))
 

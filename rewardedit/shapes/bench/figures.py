@@ -82,7 +82,7 @@ def measure_values(values: Mapping[Key, np.ndarray], edits: Edits, bench: Shapes
     """The figures that follow from scores of the edits alone."""
     scores = lowest_if_not_scored(edits.of_first(values))
     ratings = edits.of_first(edits.ratings)
-    groups = [name for name, _ in edits.first for _ in range(bench.n)]
+    groups = np.repeat([name for name, _ in edits.first], bench.n).tolist()
     within = correlation_by_group(scores, ratings, groups, edits.cluster)
     return {
         WITHIN: Cell.of(within.average),

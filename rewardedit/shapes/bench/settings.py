@@ -54,7 +54,7 @@ class ShapesBench:
 
     scorers: tuple[ScorerSpec, ...] = SCORERS  # by name, with the world's models
     n: int = 105  # source images of the test split
-    editors: tuple[str, ...] = EDITORS  # of `EDITORS`
+    editors: tuple[str, ...] = EDITORS  # names from `EDITORS`
     seeds: int = 3  # edits of each source by the packaged editor at its best, compared in pairs
     # least difference of the exact ratings, 0 to 10, of two edits that are compared
     least: float = 1.0

@@ -48,7 +48,7 @@ Choices = dict[str, list[float]]  # way of choosing: the oracle's ratings of the
 
 def choose(editor: Editor, samples: ShapesBatch, n: int, settings: SamplingConfig) -> dict[str, Choices]:
     """Ratings of each scorer's choices among the same n candidates, without captions and with them."""
-    scorers = {name: load_scorer(name, **options) for name, options in SCORERS.items()}
+    scorers = {name: load_scorer(name, device="cpu", **options) for name, options in SCORERS.items()}
     oracle = ShapesOracle()
     generator = torch.Generator().manual_seed(0)
     out: dict[str, Choices] = {"without_captions": {}, "with_captions": {}}

@@ -204,13 +204,13 @@ if __name__ == "__main__":
     quiet()
     torch.set_grad_enabled(False)
     editor = load_editor("shapes/editor")
-    bpm = load_scorer("bpm", missing_object="failed").to(devices.default_device())
+    bpm = load_scorer("bpm", missing_object="failed")
     assert isinstance(bpm, Bpm)
     chosen, on_val = best_scales(editor, Shapes("val").batch(0, VAL_N), bpm)
     test = Shapes("test").batch(0, N)
     found = rounds(editor, test, bpm, {way: (scale,) for way, scale in chosen.items()})
     images = {way: next(iter(made.values())) for way, made in found.items()}
-    strict = load_scorer("bpm").to(devices.default_device())
+    strict = load_scorer("bpm")
     assert isinstance(strict, Bpm)
     settings = replace(editor.settings, guidance_scale=chosen["first"])
     figures = {

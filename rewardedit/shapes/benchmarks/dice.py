@@ -31,6 +31,7 @@ from rewardedit.evaluation.dice import (
     detection_table,
     editors_table,
     false_alarms,
+    is_background,
     judge_all,
     without_background,
 )
@@ -212,22 +213,24 @@ def coherence_of_detections(
     world = JudgedDifferences(n, Shapes("test", backdrops=BACKDROPS, wordings="reserved"))
     edits = list(chain.from_iterable(world.edits(block) for block in range(-(-n // BLOCK))))[:n]
     batches = batches_of(edits)
-    truth = []
-    for edit in edits:
-        boxes = [change.difference.box for change in edit.changes]
-        truth.append([Judged(box, 1.0, asked) for box, asked in zip(boxes, edit.verdicts, strict=True)])
+    truth = [judged([change.difference for change in edit.changes], edit.verdicts) for edit in edits]
     found: dict[str, Any] = {}
     for first, second in PAIRS_OF_PARTS:
         detections = iter(detect_all(detectors[first], batches))
-        judged = []
+        answers = []
         for batch in batches:
             rows = [next(detections).differences for _ in batch.instruction]
-            for own, verdicts in zip(rows, judge_all(judges[second], batch, rows), strict=True):
-                pairs = zip(own, verdicts, strict=True)
-                judged.append([Judged(one.box, one.confidence, verdict.coherent) for one, verdict in pairs])
-        estimate = coherence_precision(judged, truth, [edit.id for edit in edits], RESAMPLES)
+            for differences, verdicts in zip(rows, judge_all(judges[second], batch, rows), strict=True):
+                answers.append(judged(differences, [verdict.coherent for verdict in verdicts]))
+        estimate = coherence_precision(answers, truth, [edit.id for edit in edits], RESAMPLES)
         found[f"{first}, {second}"] = estimate.as_dict("ap")
     return found
+
+
+def judged(differences: Sequence[Difference], coherent: Sequence[bool | None]) -> list[Judged]:
+    """Differences with their verdicts, without those of the background."""
+    pairs = zip(differences, coherent, strict=True)
+    return [Judged(one.box, one.confidence, asked) for one, asked in pairs if not is_background(one)]
 
 
 def augmented(model: str, edits: dict[str, torch.Tensor]) -> dict[str, Any]:

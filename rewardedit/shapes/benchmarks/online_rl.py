@@ -49,7 +49,7 @@ ARMS: dict[str, list[str]] = {
 }
 OTHERS = (BASE, "pairs", "nft")  # arms that all others are compared with
 STOPPED = (130, 143)  # exit codes of a training that was told to stop
-COMMAND = "torchrun --standalone --nproc_per_node 2 rewardedit/shapes/benchmarks/online_rl.py OUT"
+PROGRAM = "rewardedit/shapes/benchmarks/online_rl.py OUT"
 
 
 def recipe_of(arm: str) -> Any:
@@ -133,7 +133,7 @@ def figures(edits: dict[str, Tensor], test: HeldOut, scorers: dict[str, Scorer])
     scores = metrics_of.score_values(metrics_of.scores(edits, test, scorers))
 
     assert test.batch.mask is not None
-    covered = test.batch.mask.flatten(1).amin(1) == 1  # an edit of the background has no outside
+    covered = test.batch.mask.flatten(1).amin(1) == 1  # an edit of the whole image has no outside
     values: dict[str, dict[str, Tensor]] = {}
     for arm in edits:
         outside = signs[arm]["change_outside"].masked_fill(covered, torch.nan)
@@ -203,7 +203,9 @@ def main() -> None:
     processes().wait_for_everyone()
     if processes().is_main_process:
         with torch.no_grad():
-            line.keep("online-rl", collect(out, rows), COMMAND)
+            number = processes().num_processes
+            start = f"torchrun --standalone --nproc_per_node {number}" if number > 1 else "python"
+            line.keep("online-rl", collect(out, rows), f"{start} {PROGRAM}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from common import read_command_line
 from rewardedit.cli import quiet
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.shapes import Shapes, ShapesBatch, join
-from rewardedit.shapes.recover import found_objects
+from rewardedit.shapes.recover import fill_hosts, in_place, recover, seen_background
+from rewardedit.shapes.render import RADII, render_backgrounds
+from rewardedit.shapes.scenes import Scenes
 
 N = 560  # test captions of each number of objects taken together: up to three, and more
 VAL_N = 140
@@ -37,6 +39,25 @@ def draw(pipe, captions: list[str], steps: int, guidance_scale: float) -> torch.
         options = {"num_inference_steps": steps, "guidance_scale": guidance_scale, "output_type": "pt"}
         made.append(pipe(part, generator=generators, height=64, width=64, **options).images.float())
     return torch.cat(made).clamp(0, 1)
+
+
+@torch.no_grad()
+def found_objects(image: torch.Tensor, scenes: Scenes) -> torch.Tensor:
+    """(b, 9) True where an object of the scenes is seen in images (b, 3, 64, 64) in [0, 1]: less than 5
+    pixels off its place, with its shape and colour, and within a fifth of its size.
+    """
+    background = seen_background(image, render_backgrounds(scenes))
+    row, cell, place, origin, window = in_place(scenes, scenes.present)
+    shape = torch.from_numpy(scenes.shape)[row, cell].long()
+    colour = torch.from_numpy(scenes.colour)[row, cell].long()
+    size = torch.from_numpy(scenes.size)[row, cell].long()
+    filled = fill_hosts(image, scenes, scenes.has_inner)
+    seen = recover(filled, background, row, shape, colour, origin, window)
+    right = (seen.fit > 0.5) & ((seen.centre - place).norm(dim=1) < 5)
+    right &= (seen.radius / torch.tensor(RADII)[size] - 1).abs() < 0.2
+    found = torch.zeros(scenes.present.shape, dtype=torch.bool)
+    found[row, cell] = right
+    return found
 
 
 def rate(pipe, samples: ShapesBatch, steps: int, guidance_scale: float) -> tuple[float, float]:

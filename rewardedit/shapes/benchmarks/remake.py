@@ -109,6 +109,7 @@ PARTS = {
 NEEDS = {
     "shapes-editors": ["shapes/comparison-editors"],
     "labels-adiee-data": ["shapes/adiee-data"],
+    "dice-ablations": ["shapes/dice-ablations"],
 }
 ORDER = ("shapes-editor", *RUNS, *PROGRAMS)
 

@@ -19,7 +19,6 @@ from edits import best_settings_of, editors_in, edits_of
 from rate_editors import UNSEEN
 from variants import figures_of, run_of
 
-from rewardedit import devices
 from rewardedit.cli import quiet
 from rewardedit.cli.recipes import load_recipe
 from rewardedit.shapes import Shapes
@@ -47,7 +46,7 @@ def main(runs: Path, words: list[str]) -> dict[str, Any]:
         def make(folder: Path, config: vifi_clip.Config = config) -> dict[str, Any]:
             with torch.enable_grad():
                 made = vifi_clip.train(config, folder, resume=True)
-            scorer = load_scorer("vifi_clip", checkpoint=str(made)).to(devices.default_device())
+            scorer = load_scorer("vifi_clip", checkpoint=str(made))
             return measure(scorer, samples, edits)
 
         figures[name] = figures_of(folder, run_of(config, config.checkpoint, edits), make)

@@ -99,7 +99,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         instructions += batch.instruction
     images = torch.cat(pictures)
     # The tokenizer includes the words of reward prompts, as CLIP's does; no model is trained on them here.
-    rewards = [PRESETS[name]().write("", label) for name in ("adiee", "hive") for label in range(5)]
+    rewards = []
+    for name in ("adiee", "hive"):
+        prompt = PRESETS[name]()
+        rewards += [prompt.write("", label) for label in range(5)]
     joint = [join_instructions(instructions[i : i + 3]) for i in range(0, min(900, len(instructions)), 3)]
     tokenizer = make_tokenizer(instructions[:8000] + after[:4000] + joint + rewards * 60)
     tokens = tokenize(tokenizer, before + after, tokenizer.model_max_length, "CLIP", padding=True)

@@ -107,6 +107,7 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     except OSError as error:
         message = str(error).splitlines()[0]
         raise ValueError(f"clip {config.clip!r}: {message}; train it first: shapes/clip") from error
+
     text = clip.config.text_config.to_dict() | {
         "max_position_embeddings": TEXT_TOKENS,
         "bos_token_id": tokenizer.bos_token_id,
@@ -119,21 +120,25 @@ def make_model(config: Config) -> tuple[OwlViTForObjectDetection, CLIPTokenizer]
     }
     seen = clip.config.vision_config.to_dict()
     vision = {key: seen[key] for key in (*kept, "image_size", "patch_size")}
+
     model = OwlViTForObjectDetection(
         OwlViTConfig(text_config=text, vision_config=vision, projection_dim=clip.config.projection_dim)
     )
     model.set_attn_implementation("eager")  # its backward pass is faster than SDPA's on a CPU
+
     weights = clip.state_dict()
     words = "text_model.embeddings.token_embedding.weight"
     places = "text_model.embeddings.position_embedding.weight"
     weights[words] = weights[words][old]
     weights[places] = weights[places][:TEXT_TOKENS]
+
     # The two classes name one layer differently, and OWL-ViT counts no positions among its weights.
     renamed = {name.replace("pre_layrnorm", "pre_layernorm"): value for name, value in weights.items()}
     left = model.owlvit.load_state_dict(renamed, strict=False)
     missing = [name for name in left.missing_keys if "position_ids" not in name]
     if missing or left.unexpected_keys:
         raise ValueError(f"clip {config.clip!r}: its weights do not fit OWL-ViT: {missing or left}")
+
     # OWL-ViT's own initialisation has standard deviation 1, with which boxes saturate and learn nothing.
     for head in (model.box_head, model.class_head):
         for layer in head.modules():
@@ -285,6 +290,7 @@ def random_crops(
         ground = grounds[0][i]
         told = grounds[1][i]
         shift = torch.rand(4, generator=generator)
+
         if number % 8 == 4:
             box = torch.tensor([0.0, 0, SIZE, SIZE])
             fits, known = [none, ground], [none, told]
@@ -299,6 +305,7 @@ def random_crops(
             if len(boxes) and pairwise_iou(box[None], boxes).max() > 0:
                 continue
             fits, known = [none, ground], [~none, told]
+
         square = crop(images[i], box.tolist(), CROP_CONTEXT)
         cut.append(resize(square[None], (SIZE, SIZE)))
         named.append(torch.cat(fits))

@@ -39,9 +39,10 @@ from torch import Tensor
 from transformers import CLIPTextModel, CLIPTokenizer
 
 from rewardedit import devices
-from rewardedit.diffusion.editors import Editor, SamplingConfig, save_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.files import write_json
 from rewardedit.models import pretrained, resolve_model
 from rewardedit.shapes import DEFAULT_MIX, Shapes, corrupt_targets
@@ -111,6 +112,7 @@ def make_pipeline(config: Config) -> Any:
     except OSError as error:
         names = config.init_from or f"{config.vae}, {config.text_encoder}"
         raise ValueError(f"{names}: {str(error).splitlines()[0]}; train them first") from error
+
     scheduler = LCMScheduler(
         beta_schedule="linear",
         beta_start=1e-4,
@@ -123,6 +125,7 @@ def make_pipeline(config: Config) -> Any:
         original_inference_steps=1000,  # allows any number of steps up to that of training
         timestep_scaling=1e9,  # the prediction is used unscaled at every step
     )
+
     return stock(
         vae=vae,
         text_encoder=text_encoder,

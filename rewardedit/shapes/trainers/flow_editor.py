@@ -26,9 +26,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from rewardedit import devices
-from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor, save_editor
+from rewardedit.diffusion.editors import Editor, SamplingConfig, load_editor
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.families.flow import pack, unpack
+from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.statistics import paired_bootstrap
 from rewardedit.files import write_json
 from rewardedit.shapes import Shapes, ShapesBatch, ShapesOracle
@@ -58,7 +59,7 @@ class Config:
     draws: int = 3  # edits of each source
     backdrops: tuple[str, ...] = ("plain",) * 8 + ("textured", "photo")  # backdrops of successive sources
     text_dropout: float = 0.1  # share of rows whose text is dropped
-    shift: float = 2.0  # of the times, in training and sampling; above 1, more of them at high noise
+    shift: float = 2.0  # shift of the times, in training and sampling; above 1, more of them at high noise
     map_weight: float = 1.0  # weight of the head's error in the loss
     num_inference_steps: int = 10  # denoising steps of the evaluation, saved with the editor
     guidance_scales: tuple[float, ...] = (1.0, 1.5, 2.0, 3.0)  # scales that are tried on val
@@ -256,7 +257,7 @@ def make_edits(config: Config, pipe: Any) -> Edits:
 
 def labels_of(batch: ShapesBatch) -> Int[Tensor, "n a"]:
     """Parts of the parsed instructions, as classes."""
-    return torch.tensor([instruction_labels(parsed) for parsed in batch.parsed])
+    return torch.tensor(list(map(instruction_labels, batch.parsed)))
 
 
 def patches(vae: Any, images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n c h2 w2"]:

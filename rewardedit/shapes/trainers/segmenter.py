@@ -73,6 +73,7 @@ def make_model(config: Config) -> SamModel:
         scale=1.0,  # frequencies of positions, as in SAM's checkpoints; the default makes neighbours unlike
         initializer_range=0.02,
     )
+
     prompts = SamPromptEncoderConfig(hidden_size=DECODER_WIDTH, image_size=SIZE, patch_size=patch)
     masks = SamMaskDecoderConfig(
         hidden_size=DECODER_WIDTH,
@@ -81,9 +82,11 @@ def make_model(config: Config) -> SamModel:
         num_multimask_outputs=MULTIMASKS,
         iou_head_hidden_dim=DECODER_WIDTH,
     )
+
     model = SamModel(
         SamConfig(vision_config=vision, prompt_encoder_config=prompts, mask_decoder_config=masks)
     )
+
     # With SAM's own initialisation, of standard deviation 0.02, a model of this size learns very slowly.
     for layer in model.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d | nn.ConvTranspose2d):

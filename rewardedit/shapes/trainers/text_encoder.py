@@ -116,7 +116,7 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
         at = cell[:, 0].numpy(), cell[:, 1].numpy()
         answers = [torch.from_numpy(values[at]) for values in (scenes.colour, scenes.shape, scenes.size)]
         phrases[row, place] = torch.stack(answers, dim=1)
-        labels = torch.tensor([instruction_labels(parsed) for parsed in batch.parsed])
+        labels = torch.tensor(list(map(instruction_labels, batch.parsed)))
         for out, values in zip(parts, (asked, labels, told, phrases), strict=True):
             out.append(values)
     instructions, labels, captions, phrases = map(torch.cat, parts)

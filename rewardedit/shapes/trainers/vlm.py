@@ -192,26 +192,29 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
     generator = torch.Generator().manual_seed(0)
     found = {}
     altered: list[Tensor] = []
+
     for task in QUESTIONS:
         right: list[Tensor] = []
         for part in torch.arange(config.evaluate_n).split(56):
             rows = part.tolist()
+
             if task == "match":
                 images = samples["images"][rows].float() / 255
                 odds, _ = match_logits(vlm, images, instructions_of(samples, rows, generator))
                 right.append((odds[:, 0] > odds[:, 1]).float())
                 altered.append((odds[:, :1] > odds[:, 2:4]).float().flatten())
                 continue
+
             images, questions, texts = make_examples(samples, rows, task, generator)
             if task != "choice":
                 logits, wanted, _ = answer_logits(vlm, images, questions, texts)
                 right.append((logits.argmax(1) == wanted).float())
                 continue
+
             others = negative_instructions(samples, rows, [True] * len(rows))
             questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
-            own, other = (
-                likelihood(*answer_logits(vlm, images, questions, said)) for said in (texts, others)
-            )
+            own = likelihood(*answer_logits(vlm, images, questions, texts))
+            other = likelihood(*answer_logits(vlm, images, questions, others))
             right.append((own > other).float())
         found[task] = float(torch.cat(right).mean())
     return {**found, "altered": float(torch.cat(altered).mean())}
