@@ -340,6 +340,6 @@ def test_recipes_stand_on_a_screen_with_their_gb(capsys):
     assert max(map(len, lines)) <= 105
     assert not any("…" in line for line in lines)
     (kontext,) = [line for line in lines if line.startswith("  kontext-refl ")]
-    assert kontext.split()[1:5] == ["62", "GiB", "70", "GB"]
+    assert kontext.split()[1:5] == ["50", "GiB", "70", "GB"]
     (chain,) = [line for line in lines if line.startswith("  magicbrush-adiee ")]
     assert chain.split()[1:3] == ["54", "GiB"], "the most of its phases"

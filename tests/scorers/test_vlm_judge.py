@@ -465,7 +465,6 @@ def seven(folder: str) -> Vlm:
     targets = vlm.processor.tokenizer("Grade: 7")["input_ids"]
     vlm.model.requires_grad_(True)
     optimizer = torch.optim.Adam(vlm.model.parameters(), lr=3e-3)
-    last = [math.inf] * 8  # losses of every question in both ways
     for step in range(120):
         question = questions("viescore", False)[step % 4]
         answer = ("digits", "text")[step // 4 % 2]
@@ -480,9 +479,6 @@ def seven(folder: str) -> Vlm:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        last[step % 8] = loss.item()
-        if max(last) < 0.01:
-            break
     vlm.model.requires_grad_(False)
     return vlm
 

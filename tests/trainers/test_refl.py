@@ -557,7 +557,8 @@ def test_a_reward_without_a_gradient_is_refused_before_the_other_scorer_is_loade
     config = build(Config, {**OWN, "reward": {"scorer": judge}, "monitor": {"held_out": CLIP_D}})
     loaded = []
     load = reward_of_training.load_scorer
-    monkeypatch.setattr(reward_of_training, "load_scorer", lambda spec: loaded.append(spec) or load(spec))
+    noted = lambda spec, **options: loaded.append(spec) or load(spec, **options)  # noqa: E731
+    monkeypatch.setattr(reward_of_training, "load_scorer", noted)
     with pytest.raises(ValueError, match=r"reward\.scorer: vlm_judge with these options has no gradient"):
         plan(config)
     assert loaded == [judge]
