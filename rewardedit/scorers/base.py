@@ -259,6 +259,16 @@ class FunctionScorer(Scorer):
         return Scores.make(score)
 
 
+@contextmanager
+def recomputed(part: Any) -> Iterator[None]:
+    """Within this context `part.recomputes` is True: its activations are computed again going backwards."""
+    part.recomputes = True
+    try:
+        yield
+    finally:
+        part.recomputes = False
+
+
 class Combination(Scorer):
     """Several scorers as one: it has a gradient if all have one, needs the fields that any of them needs,
     belongs to all their families, and a row is invalid if it is for any of them. Subclasses set `range` and
@@ -293,16 +303,8 @@ class Combination(Scorer):
 
     def checkpointed(self, batch: EditBatch) -> Scores:
         """Each scorer is computed again by itself, in its own way."""
-        with self._recomputed():
+        with recomputed(self):
             return self(batch)
-
-    @contextmanager
-    def _recomputed(self) -> Iterator[None]:
-        self.recomputes = True
-        try:
-            yield
-        finally:
-            self.recomputes = False
 
     def scores(self, batch: EditBatch, prepared: Prepared) -> dict[str, Scores]:
         """Scores of the batch by each scorer, by name."""

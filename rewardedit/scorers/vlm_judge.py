@@ -20,7 +20,7 @@ from rewardedit.language.vlm import Vlm, reserved_tokens, without
 from rewardedit.models import JUDGE
 from rewardedit.prepared import Prepared
 from rewardedit.regions.change_map import change_mask
-from rewardedit.scorers.base import Scorer
+from rewardedit.scorers.base import Scorer, recomputed
 from rewardedit.scorers.vlm_judge_graders import ByDigits, ByEndpoint, ByEndpointDigits, ByText
 from rewardedit.scorers.vlm_judge_prompts import (
     ANSWERS,
@@ -219,7 +219,7 @@ class VlmJudge(Scorer):
     def checkpointed(self, batch: EditBatch) -> Scores:
         """Questions are asked again one at a time, each with its own backward pass."""
         assert isinstance(self.grader, ByDigits), "others have no gradient"
-        with self.grader.recomputed():
+        with recomputed(self.grader):
             return self(batch)
 
     def _plain(self, instruction: str) -> str:

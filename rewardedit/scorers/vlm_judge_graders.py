@@ -3,8 +3,7 @@
 import base64
 import inspect
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from itertools import starmap
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -65,15 +64,6 @@ class ByDigits:
             reasons = [None if ok else "its logits are not finite" for ok in grades.isfinite().tolist()]
             graded.append(Graded(grades, reasons))
         return graded
-
-    @contextmanager
-    def recomputed(self) -> Iterator[None]:
-        """Within this context the activations of questions are computed again in their backward passes."""
-        self.recomputes = True
-        try:
-            yield
-        finally:
-            self.recomputes = False
 
     def logits(self, chats: list[Chat], images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b 10"]:
         """Logits of the ten digits."""
