@@ -103,6 +103,7 @@ class Dice(Scorer):
         coherence: str | dict[str, Any] | None = None,
         objects: str | dict[str, Any] | None = None,
         confidence: str = "likelihood",
+        both_orders: bool = False,
         max_dropped: float = 0.5,
         compat: str = "paper",
         quantize: str | None = None,
@@ -119,6 +120,8 @@ class Dice(Scorer):
             coherence: another model for the judge, or "rules", the parsed instruction, which needs none.
             objects: for detector="change", finds the named objects: a name of `FINDERS` or its options.
             confidence: "likelihood" (with detector="change" the change of the part) or "fixed" (1).
+            both_orders: the detector sees each pair in reverse order too and takes every object from the
+                order in which the second image has it; twice the time.
             compat: "code" reads the published checkpoints: their prompts' layout, for the detector a
                 repetition penalty of 1.5, for the judge no opened turn of the assistant, images of 1456
                 pixels, 4 bits with one quantisation.
@@ -138,6 +141,8 @@ class Dice(Scorer):
         # The small model stands for parts without one where a generated world is asked for.
         if None not in (checkpoint, detector, coherence) and checkpoint != SMALL:
             raise ValueError("checkpoint: has no effect beside detector and coherence; leave it out")
+        if both_orders and first == CHANGE:
+            raise ValueError(f"both_orders: has no effect with detector={CHANGE}; leave it out")
         require_tokens(max_new_tokens)
         options = ModelOptions(compat, quantize, dtype, longest_edge)
         if (first, second) == (CHANGE, RULES):
@@ -152,7 +157,7 @@ class Dice(Scorer):
             found = ChangeDetector(_finder(objects), fixed_confidence=confidence == "fixed")
         else:
             shared = load_dice(first, options)
-            found = VlmDetector(shared, confidence, max_new_tokens)
+            found = VlmDetector(shared, confidence, max_new_tokens, both_orders)
         if second == RULES:
             judge = CoherenceRules()
         else:

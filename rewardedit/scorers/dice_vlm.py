@@ -14,6 +14,7 @@ from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.language.answers import Answer, quoted, text_of
 from rewardedit.language.choices import choice_probabilities
 from rewardedit.language.vlm import Vlm, reserved_tokens, without
+from rewardedit.regions.both_orders import merge_orders
 from rewardedit.regions.differences import COMMANDS, Detection, Difference
 from rewardedit.scorers.dice_text import (
     DiceFormat,
@@ -81,12 +82,20 @@ class VlmDetector(nn.Module):
 
     Args:
         max_new_tokens: most tokens of an answer; an answer that is cut off is not read.
+        both_orders: shows each pair in reverse order too and merges the differences (`merge_orders`), which
+            takes twice the time. The published method shows each pair once.
 
     Raises:
         ValueError: on another confidence, or without a token to answer in.
     """
 
-    def __init__(self, dice: DiceVlm, confidence: str = "likelihood", max_new_tokens: int = 500) -> None:
+    def __init__(
+        self,
+        dice: DiceVlm,
+        confidence: str = "likelihood",
+        max_new_tokens: int = 500,
+        both_orders: bool = False,
+    ) -> None:
         super().__init__()
         require_confidence(confidence)
         require_tokens(max_new_tokens)
@@ -94,11 +103,20 @@ class VlmDetector(nn.Module):
         self.model = dice.vlm.model  # so that it moves with the scorer
         self.confidence = confidence
         self.max_new_tokens = max_new_tokens
+        self.both_orders = both_orders
         self.penalty = PENALTY if dice.format.prompts == "code" else 1.0
         self.size = BatchSize(PAIRS_AT_ONCE)
 
     def detect(self, batch: EditBatch) -> list[Detection]:
         """Finds the differences of each row, of as many at once as fit into memory."""
+        images = torch.stack([batch.source, batch.edited], dim=1)
+        forward = self._detect(images)
+        if not self.both_orders:
+            return forward
+        backward = self._detect(images.flip(1))
+        return [merge_orders(*pair) for pair in zip(forward, backward, strict=True)]
+
+    def _detect(self, images: Float[Tensor, "n 2 3 h w"]) -> list[Detection]:
         prompt = self.dice.detection_prompt()
 
         def detect_some(images: Float[Tensor, "b 2 3 h w"]) -> list[Detection]:
@@ -106,7 +124,6 @@ class VlmDetector(nn.Module):
             answers = self.dice.vlm.answer(texts, images, self.max_new_tokens, self.penalty)
             return [self._read(prompt, images[i : i + 1], answer) for i, answer in enumerate(answers)]
 
-        images = torch.stack([batch.source, batch.edited], dim=1)
         return list(chain.from_iterable(in_batches(images, self.size, detect_some)))
 
     def _read(self, prompt: str, images: Float[Tensor, "1 2 3 h w"], answer: Answer) -> Detection:

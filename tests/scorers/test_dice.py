@@ -138,6 +138,20 @@ def test_a_model_finds_and_judges(dice):
     assert dice(twice).score[0] == scores.score[0]
 
 
+def test_a_pair_is_seen_in_both_orders_where_asked(checkpoint, dice):
+    """What is added in the reverse order was removed; the confidence is that of the reverse order."""
+    both = load_scorer("dice", checkpoint=checkpoint, both_orders=True)
+    added, removed = both.analyse(batch())[0].differences
+    (one_order,) = dice.detector.detect(batch())[0].differences
+    source, edited = images()
+    (reverse,) = dice.detector.detect(EditBatch(edited, [INSTRUCTION], source))[0].differences
+    assert added == one_order
+    assert removed == replace(reverse, command="REMOVE")
+    assert reverse.confidence != one_order.confidence
+    with pytest.raises(ValueError, match="both_orders: has no effect with detector=change; leave it out"):
+        Dice.from_pretrained(detector="change", coherence="rules", both_orders=True)
+
+
 class Small(Vlm):
     """A model that runs out of memory on more than two prompts, and notes the prompts of each call."""
 

@@ -36,6 +36,7 @@ from rewardedit.evaluation.dice import (
     without_background,
 )
 from rewardedit.images import to_tensor
+from rewardedit.regions.both_orders import merge_orders
 from rewardedit.regions.change_detector import ChangeDetector
 from rewardedit.regions.differences import Detection, Difference, DifferenceDetector
 from rewardedit.regions.grounded_sam import GroundedSam
@@ -58,6 +59,7 @@ RESAMPLES = 1000
 PLAIN = {"clip_i": "dice_clip_i", "clip_t": "dice_clip_t"}  # metrics and their DICE-augmented forms
 ASPECTS = {"clip_i": "consistency", "clip_t": "alignment"}  # of the oracle, that each measures
 MODEL_FREE = ("change", "change with detector")
+TRAINED = ("dice", "dice, both orders")
 CLASSES: dict[str, Kind] = {"aware": lambda one: one.command, "agnostic": one_kind}
 YES = Verdict(True, 1.0, "")
 # Detectors and judges whose judged detections are compared.
@@ -66,6 +68,8 @@ PAIRS_OF_PARTS = (
     ("change with detector", "rules"),
     ("dice", "rules"),
     ("dice", "dice"),
+    ("dice, both orders", "rules"),
+    ("dice, both orders", "dice"),
 )
 
 
@@ -129,12 +133,25 @@ def detection(
     outcomes: dict[str, dict[str, list[Detection]]] = {}
     for kind, rows in sets.items():
         batches = batches_of(rows)
-        own = outcomes[kind] = {name: detect_all(one, batches) for name, one in detectors.items()}
-        own["dice, fixed confidence"] = list(map(with_fixed_confidence, own["dice"]))
+        outcomes[kind] = detect_with_all(detectors, batches)
+        outcomes[kind]["dice, fixed confidence"] = list(map(with_fixed_confidence, outcomes[kind]["dice"]))
     found = detection_figures(sets, outcomes)
-    found["ci95_aware"] = against_model_free(sets, outcomes, found["tables"], "aware")
-    found["ci95_agnostic"] = against_model_free(sets, outcomes, found["tables"], "agnostic")
+    for classes in CLASSES:
+        own = found[f"ci95_{classes}"] = {}
+        for name in TRAINED:
+            own[name] = against_model_free(name, sets, outcomes, found["tables"], classes)
     return found
+
+
+def detect_with_all(
+    detectors: dict[str, DifferenceDetector], batches: list[EditBatch]
+) -> dict[str, list[Detection]]:
+    """Differences of all rows by each detector, and by the trained one in both orders of the images."""
+    outcomes = {name: detect_all(one, batches) for name, one in detectors.items()}
+    reverse = [replace(batch, source=batch.edited, edited=batch.source) for batch in batches]
+    pairs = zip(outcomes["dice"], detect_all(detectors["dice"], reverse), strict=True)
+    outcomes["dice, both orders"] = [merge_orders(*pair) for pair in pairs]
+    return outcomes
 
 
 def detection_figures(
@@ -170,19 +187,20 @@ def with_fixed_confidence(detection: Detection) -> Detection:
 
 
 def against_model_free(
+    name: str,
     sets: dict[str, list[DifferenceRow]],
     outcomes: dict[str, dict[str, list[Detection]]],
     tables: dict[str, Any],
     classes: str,
 ) -> dict[str, Any]:
-    """AP of the trained detector minus that of the better one without a model, on each set."""
+    """AP of a trained detector minus that of the better one without a model, on each set."""
     changes = {}
     for kind in ("test", "hard", "editor"):
-        best = max(MODEL_FREE, key=lambda name, kind=kind: tables[name][kind][classes]["ap"])
+        best = max(MODEL_FREE, key=lambda free, kind=kind: tables[free][kind][classes]["ap"])
         truth = [without_background(row.differences) for row in sets[kind]]
-        pair = [
-            [without_background(one.differences) for one in outcomes[kind][name]] for name in ("dice", best)
-        ]
+        pair = []
+        for detector in (name, best):
+            pair.append([without_background(one.differences) for one in outcomes[kind][detector]])
         clusters = [row.id for row in sets[kind]]
         change = precision_difference(*pair, truth, CLASSES[classes], clusters, RESAMPLES)
         changes[kind] = {"against": best, "difference": change.difference, "ci95": change.ci95}
@@ -214,9 +232,10 @@ def coherence_of_detections(
     edits = list(chain.from_iterable(world.edits(block) for block in range(-(-n // BLOCK))))[:n]
     batches = batches_of(edits)
     truth = [judged([change.difference for change in edit.changes], edit.verdicts) for edit in edits]
+    detected = detect_with_all(detectors, batches)
     found: dict[str, Any] = {}
     for first, second in PAIRS_OF_PARTS:
-        detections = iter(detect_all(detectors[first], batches))
+        detections = iter(detected[first])
         answers = []
         for batch in batches:
             rows = [next(detections).differences for _ in batch.instruction]

@@ -23,21 +23,25 @@ def dice_detection(result: Result) -> str:
         cells = [test["agnostic"]["ap"], test["aware"]["ap"], test["aware"]["ap50"]]
         cells += [test[command]["ap"] for command in ("ADD", "REMOVE", "EDIT")]
         cells += [tables["hard"]["aware"]["ap"], tables["editor"]["aware"]["ap"]]
-        rows.append((f"**{name}**" if name == "dice" else name, *map(_percent, cells), _alarms(result, name)))
+        trained = name in result["ci95_aware"]
+        rows.append((f"**{name}**" if trained else name, *map(_percent, cells), _alarms(result, name)))
     n = result["n"]
-    changes = [
-        f"{kind} {words} {difference(result[key][kind], 3)}"
-        for key, words in (("ci95_aware", "with classes"), ("ci95_agnostic", "without"))
-        for kind in SETS
-    ]
+    changes = "; ".join(f"`{name}` {_gains(result, name)}" for name in result["ci95_aware"])
     below = [
         f"n = {n['test']} test pairs, {n['hard']} hard ones, {n['editor']} of the editor's outputs",
         f"({_percent(result['certain_share'])} % are certain), {n['untouched']} untouched images.",
-        "`dice` − the better detector without a model, 95 % intervals:",
-        f"{'; '.join(changes)}. {measured(result)}",
+        "AP minus that of the better detector without a model, 95 % intervals:",
+        f"{changes}. {measured(result)}",
     ]
     head = ("detector", "AP", "AP by command", "AP50 by command", "ADD", "REMOVE", "EDIT")
     return markdown((*head, "hard", "editor's outputs", "false alarms, %"), rows, " ".join(below))
+
+
+def _gains(result: Result, name: str) -> str:
+    gains = []
+    for key, words in (("ci95_aware", "with classes"), ("ci95_agnostic", "without")):
+        gains += [f"{kind} {words} {difference(result[key][name][kind], 3)}" for kind in SETS]
+    return ", ".join(gains)
 
 
 def _alarms(result: Result, name: str) -> str:
