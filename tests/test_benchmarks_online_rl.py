@@ -95,7 +95,8 @@ def test_the_table_names_the_arms_that_are_missing(tmp_path, monkeypatch):
     assert OF_THE_WORLD["online-rl"]() == table_parts.NOT_RECORDED
 
     (tmp_path / "online-rl.json").write_text(json.dumps(result_of("nft")))
-    _, _, base, nft, _, below = OF_THE_WORLD["online-rl"]().splitlines()
+    head, _, base, nft, _, below = OF_THE_WORLD["online-rl"]().splitlines()
+    assert "| `adiee` | that of the monitor, first → last |" in head
     assert base == "| base |  |  | 10, 1.25 | 7.25 |  |  | 7.50 |  |  |  |"
     assert nft == (
         "| **DiffusionNFT** | 1,500 | 20 | 10, 1.25 | 7.25 | +0.50 [+0.25, +0.75] |  | 7.50 | 6.00 → 7.00 | "
