@@ -15,7 +15,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 from rewardedit.models import RELATIVE, is_hub_name, no_network
-from rewardedit.models.shared import shared_parts
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 # Modules of the base classes of pipelines.
@@ -54,6 +53,8 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     modules = [base.__module__ for base in kind.__mro__]
     with reading(name):
         if PIPELINES & set(modules):
+            from rewardedit.models.shared import shared_parts
+
             parts = shared_parts(name, load_index(name), options.get("dtype"))
             return kind.from_pretrained(name, trust_remote_code=False, **{**parts, **options})
         if any(module.startswith("transformers.") for module in modules):

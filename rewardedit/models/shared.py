@@ -42,6 +42,9 @@ def shared_parts(folder: str, index: dict[str, Any], dtype: torch.dtype | None =
             raise ValueError(f"{path}: {part}: expected the name of a packaged model; got {str(name)[:80]!r}")
         kind = getattr(diffusers, index[part][1])
         module = kind.from_config(kind.load_config(folder, subfolder=part))
-        module.load_state_dict(read_weights(resolve_model(name), part) | read_weights(folder, part))
-        parts[part] = module.to(dtype or torch.float32).eval()
+        weights = read_weights(resolve_model(name), part) | read_weights(folder, part)
+        for key, value in weights.items():
+            weights[key] = value.to(dtype or torch.float32) if value.is_floating_point() else value
+        module.load_state_dict(weights, assign=True)
+        parts[part] = module.eval()
     return parts
