@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -95,13 +96,32 @@ def test_the_table_names_the_arms_that_are_missing(tmp_path, monkeypatch):
     assert OF_THE_WORLD["online-rl"]() == table_parts.NOT_RECORDED
 
     (tmp_path / "online-rl.json").write_text(json.dumps(result_of("nft")))
-    _, _, base, nft, _, below = OF_THE_WORLD["online-rl"]().splitlines()
+    head, _, base, nft, _, below = OF_THE_WORLD["online-rl"]().splitlines()
+    assert "| `adiee` | that of the monitor, first → last |" in head
     assert base == "| base |  |  | 10, 1.25 | 7.25 |  |  | 7.50 |  |  |  |"
     assert nft == (
         "| **DiffusionNFT** | 1,500 | 20 | 10, 1.25 | 7.25 | +0.50 [+0.25, +0.75] |  | 7.50 | 6.00 → 7.00 | "
         "-0.0010 [-0.0020, +0.0000] | edges, copied; 2 while training |"
     )
     assert below.startswith("Not run: online DPO, Flow-GRPO. n = 4 held-out edits. `this`")
+
+
+def test_minutes_of_a_start_that_is_killed_count(tmp_path, monkeypatch):
+    import online_rl
+
+    def killed(words: list[str]) -> int:
+        (tmp_path / "nft").mkdir()
+        (tmp_path / "nft" / online_rl.CONFIG).write_text("name: nft")
+        ends = time.monotonic() + 30
+        while not (tmp_path / "nft" / "minutes.json").is_file():
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(online_rl, "COUNT_EVERY", 0.01)
+    monkeypatch.setattr(online_rl.cli, "main", killed)
+    with pytest.raises(KeyboardInterrupt):
+        online_rl.train("nft", tmp_path)
 
 
 @pytest.mark.slow

@@ -53,8 +53,10 @@ def _load(kind: Any, name: str, **options: Any) -> Any:
     modules = [base.__module__ for base in kind.__mro__]
     with reading(name):
         if PIPELINES & set(modules):
-            load_index(name)
-            return kind.from_pretrained(name, trust_remote_code=False, **options)
+            from rewardedit.models.shared import shared_parts
+
+            parts = shared_parts(name, load_index(name), options.get("dtype"))
+            return kind.from_pretrained(name, trust_remote_code=False, **{**parts, **options})
         if any(module.startswith("transformers.") for module in modules):
             return kind.from_pretrained(name, trust_remote_code=False, **options)
         return kind.from_pretrained(name, **options)  # diffusers' models and PEFT's configs know no code

@@ -25,7 +25,7 @@ from transformers import CLIPTokenizer, PreTrainedTokenizerFast, Qwen3Config, Qw
 TOKENS = 24  # tokens of every prompt; the world's longest instruction has 16
 LAYERS = 27  # of the text encoder: the pipeline reads hidden states up to this layer's
 READ_LAYERS = (9, 18, 27)  # layers whose hidden states the pipeline reads
-HEAD_DIM = 64  # width of a head of the denoiser
+HEAD_DIM = 48  # width of a head of the denoiser
 CHAT = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
 
 
@@ -75,7 +75,7 @@ def make_text_encoder(tokenizer: PreTrainedTokenizerFast, width: int) -> Qwen3Fo
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=width,
-        intermediate_size=2 * width,
+        intermediate_size=width,
         num_hidden_layers=LAYERS,
         num_attention_heads=width // 16,
         num_key_value_heads=1,

@@ -9,7 +9,9 @@ order; with "base" none is. The figures are of all arms that are done in OUT, an
 
 import json
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,7 @@ ARMS: dict[str, list[str]] = {
 }
 OTHERS = (BASE, "pairs", "nft")  # arms that all others are compared with
 STOPPED = (130, 143)  # exit codes of a training that was told to stop
+COUNT_EVERY = 30.0  # seconds between two counts of the minutes of a training
 PROGRAM = "rewardedit/shapes/benchmarks/online_rl.py OUT"
 
 
@@ -78,13 +81,35 @@ def train(arm: str, out: Path) -> bool:
         settings = configs.parse_value(configs.dump(without_evaluation(arm)))
         require_same(folder, configs.load_yaml(folder / CONFIG), settings)
         return True
-    spent = minutes_spent(folder)
-    code = cli.main(["train", *words_of(arm), "--out", str(folder), *resume])
-    if (folder / CONFIG).is_file():
-        spent()
+    with counted_minutes(folder):
+        code = cli.main(["train", *words_of(arm), "--out", str(folder), *resume])
     if code in STOPPED:
         sys.exit(code)
     return code == 0
+
+
+@contextmanager
+def counted_minutes(folder: Path) -> Iterator[None]:
+    """Within the block, counts the minutes of a run again and again, so that a start that is killed counts
+    too.
+    """
+    spent = minutes_spent(folder)
+    ended = threading.Event()
+
+    def count() -> None:
+        while not ended.wait(COUNT_EVERY):
+            if (folder / CONFIG).is_file():
+                spent()
+
+    counter = threading.Thread(target=count, daemon=True)
+    counter.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        counter.join()
+    if (folder / CONFIG).is_file():
+        spent()
 
 
 def words_of(arm: str) -> list[str]:
@@ -166,7 +191,7 @@ def training_of(arm: str, out: Path) -> dict[str, Any]:
         "command": " ".join(["rewardedit train", *words_of(arm)]),
         "updates": own.max_steps,
         "images": own.max_steps * own.batch_size,
-        "minutes": round(minutes, 1),  # without those of starts that were killed
+        "minutes": round(minutes, 1),
         **watched({arm: result_of(arm, out)})[arm],
     }
 

@@ -74,6 +74,7 @@ RUNS: dict[str, list[str]] = {
 PROGRAMS = {
     "shapes-text-to-image": "rate_text_to_image.py",
     "shapes-editors": "rate_editors.py",
+    "flow-editor": "package_flow_editor.py",
     "guidance": "guidance.py",
     "best-of-n": "best_of_n.py",
     "reward-guidance": "reward_guidance.py",
@@ -108,6 +109,7 @@ PARTS = {
 # Recipes whose runs a result needs, without a recorded result of their own.
 NEEDS = {
     "shapes-editors": ["shapes/comparison-editors"],
+    "flow-editor": ["shapes/flow-editor"],
     "labels-adiee-data": ["shapes/adiee-data"],
     "dice-ablations": ["shapes/dice-ablations"],
 }

@@ -154,6 +154,21 @@ def steps_of_editor(result: Result) -> str:
     return markdown(head, rows, f"{' '.join(said)} {measured(result)}")
 
 
+def flow_editor(result: Result) -> str:
+    """Oracle means of the small flow-matching editor, of untouched sources and of the small editor."""
+    rows = [("`shapes/flow-editor`", f"{result['oracle']:.2f}", "")]
+    for name, words in (("untouched", "untouched sources"), ("shapes/editor", "`shapes/editor`")):
+        other = result[name]
+        minus = {
+            "difference": result["oracle"] - other["oracle"],
+            "ci95": other["ci95_of_difference"],
+        }
+        rows.append((words, f"{other['oracle']:.2f}", difference(minus)))
+    head = ("edits", "oracle (0–10)", "flow editor − this, 95 % interval")
+    below = f"n = {result['n']} held-out edits; guidance scale {result['guidance_scale']:g}, chosen on val."
+    return markdown(head, rows, f"{below} {measured(result)}")
+
+
 def text_to_image(result: Result) -> str:
     """Share of the captions' objects that are drawn."""
     rows = [

@@ -18,7 +18,7 @@ ARMS = {
 def online_rl(result: Result) -> str:
     """Oracle, reward, change outside the mask and red flags of each arm that was run."""
     head = ["editor", "updates", "minutes", "steps, guidance scale", "oracle (0–10)"]
-    head += ["− base, 95 % interval", "− plain fine-tuning", "`adiee`", "of its rollouts' kind, first → last"]
+    head += ["− base, 95 % interval", "− plain fine-tuning", "`adiee`", "that of the monitor, first → last"]
     head += ["change outside the mask − base's", "red flags"]
     rows = [_row(result, arm, words) for arm, words in ARMS.items() if arm in result["means"]]
     below = f"n = {result['n']} held-out edits. {measured(result)}"

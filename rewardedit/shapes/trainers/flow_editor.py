@@ -52,7 +52,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     # editor whose autoencoder and words are taken, and with which the result is compared
     editor: str = "shapes/editor"
-    width: int = 128  # channels of the transformer, a multiple of 64
+    width: int = 96  # channels of the transformer, a multiple of 48
     blocks: tuple[int, int] = (1, 5)  # blocks of the transformer with two streams (text and image), with one
     text_width: int = 48  # channels of the text encoder, a multiple of 16
     sources: int = 14_000  # source images of the shapes world

@@ -23,7 +23,7 @@ from rewardedit.shapes.trainers.flow_text import hidden_states, read_words
 pytestmark = pytest.mark.world
 
 WEIGHTS = "pipeline/transformer/diffusion_pytorch_model.safetensors"
-SMALL = ["width=64", "blocks=[1, 1]", "text_width=16", "sources=14", "draws=1", "num_inference_steps=2"]
+SMALL = ["width=48", "blocks=[1, 1]", "text_width=16", "sources=14", "draws=1", "num_inference_steps=2"]
 SHORT = ["text.max_steps=2", "text.batch_size=4", "train.batch_size=4", "train.mixed_precision=no"]
 LITTLE = ["choose_n=2", "evaluate_n=2", "guidance_scales=[1, 2]", "train.checkpoint_every=2"]
 STEPS = "train.schedule_steps=4"
@@ -37,7 +37,7 @@ def known():
 @pytest.fixture(scope="module")
 def pipe(known):
     torch.manual_seed(0)
-    return make_pipeline(known, width=64, blocks=(1, 1), text_width=16, shift=2.0)
+    return make_pipeline(known, width=48, blocks=(1, 1), text_width=16, shift=2.0)
 
 
 @pytest.fixture(scope="module")
