@@ -38,10 +38,10 @@ from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.labels import all_labels, evaluate_scorer, require_axes, require_label
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.memory.scorer import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.score_token import losses
-from rewardedit.training.scorer_estimate import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.scorer_settings import TrainConfig
 from rewardedit.training.shared_images import (
     group_by_edit,

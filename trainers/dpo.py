@@ -37,9 +37,10 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training import estimate, online, preference_plan, run
-from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts
+from rewardedit.training.memory.blueprint import Blueprint, load_blueprint
+from rewardedit.training.memory.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 from rewardedit.training.monitor import Monitor, fixed_prompts, require_fields
 from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.old_policy import OldPolicy, reference
@@ -52,7 +53,6 @@ from rewardedit.training.preferences import (
     preference_loss,
     record_pairs,
 )
-from rewardedit.training.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 
 Variant = Literal["dpo", "winners_only"]
 # what a variant changes of the recipe's loss
@@ -173,7 +173,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
-    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: online.load_rewards(config))
 
 

@@ -35,11 +35,12 @@ from rewardedit.diffusion.stochastic import (
 )
 from rewardedit.processes import print_on_main
 from rewardedit.stages.stage import variants
-from rewardedit.training import estimate, run
+from rewardedit.training import run
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts, Rollout, Sampled
 from rewardedit.training.loop import TrainLoop, step_generator
+from rewardedit.training.memory.blueprint import load_family, load_scheduler
 from rewardedit.training.monitor import Monitor
 from rewardedit.training.noise_masks import GIVEN
 from rewardedit.training.old_policy import OldPolicy, reference
@@ -231,8 +232,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def require_sampler(config: Config) -> None:
     """Raises ValueError for a sampler that does not fit the base's predictions."""
-    family = estimate.load_family(config.base)
-    stochastic_scheduler(family, estimate.load_scheduler(config.base), config.noise.sampler)
+    family = load_family(config.base)
+    stochastic_scheduler(family, load_scheduler(config.base), config.noise.sampler)
 
 
 def clipped_loss(

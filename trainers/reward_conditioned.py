@@ -33,10 +33,11 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
-from rewardedit.training.estimate import load_blueprint, plan, require_trainable
+from rewardedit.training.estimate import plan, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.savers import fit_to_this_gpu, memory_of_pairs
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.savers import fit_to_this_gpu, memory_of_pairs
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 __all__ = ["Config", "RelabelConfig", "main", "plan", "train"]

@@ -45,7 +45,7 @@ from rewardedit.training import run
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.fit import SmallTrainConfig, count, fit
 from rewardedit.training.loop import batch_rows
-from rewardedit.training.meta import FULL, OVERHEAD, parameters, peak_memory, table
+from rewardedit.training.memory.peak import FULL, OVERHEAD, parameters, peak_memory, table
 from rewardedit.training.trainable import autocast_type
 from rewardedit.untrusted import read_settings_file
 
