@@ -173,8 +173,8 @@ class NoisyRollouts:
         for start in range(0, len(noise), self.micro_batch_size):
             rows = slice(start, start + self.micro_batch_size)
             inside = None if mask is None else mask[rows] > 0.5
-            own = (noise[rows], cond.take(rows), self.window, generators[rows], inside)
-            parts.append(self.sampler.rollout(self.denoiser, *own))
+            inputs = (noise[rows], cond.take(rows), self.window, generators[rows], inside)
+            parts.append(self.sampler.rollout(self.denoiser, *inputs))
         kept = {}
         for name in ("states", "log_probs"):
             kept[name] = torch.cat([getattr(part, name) for part in parts])
@@ -196,11 +196,11 @@ def plan(config: Config) -> list[str]:
         steps = config.reward.num_inference_steps
         # Each image is denoised once for all updates on it, in batches of the training's size.
         without = passes * steps + (replays if config.kl_weight else 0)
-        found = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
+        kinds = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
         if config.reward.noise_mask not in (None, GIVEN):  # an edit for each group's region
             groups = config.reward.groups(train, count) // count
-            found.append(UnetCalls(steps, groups * guided, gradient=False))
-        return found
+            kinds.append(UnetCalls(steps, groups * guided, gradient=False))
+        return kinds
 
     return plan_online(config, ("flow_grpo",), [calls])
 
@@ -218,12 +218,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     inputs = prepare(data, folder)
 
     def train_one(_: str, settings: Path) -> None:
-        own = replace(data, train=fitted)
+        of_variant = replace(data, train=fitted)
 
         def tuned(monitor: Monitor) -> Path:
-            return tune(own, inputs, monitor, settings, resume)
+            return tune(of_variant, inputs, monitor, settings, resume)
 
-        train_variant(own, inputs.watching, settings, tuned, own.reward.sampled_guidance)
+        train_variant(of_variant, inputs.watching, settings, tuned, of_variant.reward.sampled_guidance)
 
     parts = made_of(data, "noise", "clip_range", "kl_weight")
     results = variants(("flow_grpo",), folder, config.train.result, parts, train_one)

@@ -117,8 +117,8 @@ class Config:
                 "train.lora_rank"
             )
 
-        own = self.labels
-        if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
+        labels = self.labels
+        if labels is not None and labels != RelabelConfig(scorer=labels.scorer, batch_size=labels.batch_size):
             raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
@@ -206,8 +206,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        own = (scorers, folder, config.data, fitted.quantize)
-        metrics = compare(config.evaluate, config.base, results, *own)
+        arguments = (scorers, folder, config.data, fitted.quantize)
+        metrics = compare(config.evaluate, config.base, results, *arguments)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
@@ -256,9 +256,11 @@ def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
     prompt = RewardPrompt.load(files_of_editor(config.base))
     if prompt is None or config.labels is None:
         return RewardLabels(None, [0] * len(rows))
-    found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
-    values = prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
-    known = [None if own is None else prompt.label(v) for v, own in zip(values, found.label, strict=True)]
+    relabelled = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
+    values = prompt.scale(torch.tensor(relabelled.score, dtype=torch.float64)).tolist()
+    known = [
+        None if label is None else prompt.label(v) for v, label in zip(values, relabelled.label, strict=True)
+    ]
     return RewardLabels(prompt, known)
 
 

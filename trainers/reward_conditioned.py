@@ -126,11 +126,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def rewards_of(config: Config) -> dict[str, ScorerSpec]:
     """The scorer of the labels, and one of another family that tells whether an editor has hacked it."""
-    own = config.relabel.scorer
+    scorer_spec = config.relabel.scorer
     judges = config.evaluate.scorers if config.evaluate else ()
     usual = HELD_OUT if config.data.name in (*WORLDS, "labelled") else HELD_OUT_OF_OTHERS
-    others = [spec for spec in (*judges, *usual) if not families(spec) & families(own)]
-    return {spec_name(spec): spec for spec in (own, *others[:1])}
+    others = [spec for spec in (*judges, *usual) if not families(spec) & families(scorer_spec)]
+    return {spec_name(spec): spec for spec in (scorer_spec, *others[:1])}
 
 
 def finetune(

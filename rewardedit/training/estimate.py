@@ -79,12 +79,12 @@ def plan(config: Any) -> list[str]:
     editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
 
     @Lazy
-    def found() -> Rows | StreamedRows:
+    def read_data() -> Rows | StreamedRows:
         data = comparison_data(config.evaluate, config.data)
         return read_or_stream(data) if config.candidates is None else open_rows(data)
 
     def rows() -> list[str]:
-        n = count_rows(found())
+        n = count_rows(read_data())
         said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
         return [f"rows: {said}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
 
@@ -92,7 +92,7 @@ def plan(config: Any) -> list[str]:
         calls: Counter[str] = Counter()
         for name in editors:
             if "unet" in pipeline_config(name):
-                batches = math.ceil((count_rows(found()) or 0) / config.candidates.batch_size)
+                batches = math.ceil((count_rows(read_data()) or 0) / config.candidates.batch_size)
                 calls[name] += batches * config.candidates.num_inference_steps
         return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 
@@ -176,10 +176,10 @@ def unet_calls(
         with_gradient[rows] += micro_batches
         without[rows] += micro_batches
 
-    found = []
+    kinds = []
     for gradient, calls in ((True, with_gradient), (False, without)):
-        found += [UnetCalls(number, size, gradient) for size, number in calls.items() if number]
-    return found
+        kinds += [UnetCalls(number, size, gradient) for size, number in calls.items() if number]
+    return kinds
 
 
 def plan_training(editor: Blueprint, train: TrainConfig, rewards: Sequence[RewardConfig | None]) -> list[str]:

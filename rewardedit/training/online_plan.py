@@ -89,8 +89,8 @@ def memory_of_online(
 
     def needed(train: TrainConfig) -> int:
         count = processes().num_processes
-        own = replace(recipe, train=train)
-        stages = online_memory(own, editor(), scorers(), count, locator=locator())
+        fitted = replace(recipe, train=train)
+        stages = online_memory(fitted, editor(), scorers(), count, locator=locator())
         return max(stages.values())
 
     return needed
