@@ -64,12 +64,12 @@ def report(tree: Path, old: str) -> list[str]:
     after = results(tree, "HEAD")
     lines: list[str] = []
     for name in sorted(before | after):
-        differences = compare(before.get(name, {}), after.get(name, {}))
-        count = len(before.get(name, {}))
-        lines.append(
-            f"{name}: {count} numbers, {len(differences)} differ" if name in before else f"{name}: new"
-        )
-        lines += [f"  {line}" for line in differences if name in before]
+        if name not in before:
+            lines.append(f"{name}: new")
+            continue
+        differences = compare(before[name], after.get(name, {}))
+        lines.append(f"{name}: {len(before[name])} numbers, {len(differences)} differ")
+        lines += [f"  {line}" for line in differences]
     return lines
 
 
