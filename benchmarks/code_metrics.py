@@ -152,7 +152,7 @@ def scoring(tree: Path) -> list[str]:
         "rewardedit/scorers/",
         "rewardedit/selection.py",
         "rewardedit/reports/explain.py",
-        "rewardedit/training/memory.py",
+        "rewardedit/training/memory/stages.py",
     )
     gradient = (
         "rewardedit/diffusion/",

@@ -25,7 +25,7 @@ from transformers import (
 from rewardedit.diffusion.families.flux2_klein import Flux2Klein
 from rewardedit.diffusion.families.kontext import FluxKontext
 from rewardedit.diffusion.families.qwen_image_edit import QwenImageEdit
-from rewardedit.training.blueprint import Blueprint
+from rewardedit.training.memory.blueprint import Blueprint
 
 FLUX_VAE: dict[str, Any] = {
     "block_out_channels": (128, 256, 512, 512),

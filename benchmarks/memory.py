@@ -52,13 +52,13 @@ from rewardedit.scorers.vifi_clip import ViFiClip, make_temporal
 from rewardedit.scorers.vlm_judge import VlmJudge
 from rewardedit.scorers.vlm_judge_prompts import chat, questions
 from rewardedit.trainers import adiee_scorer, dpo, vifi_clip, vlm_sft
-from rewardedit.training import memory
-from rewardedit.training.blueprint import Blueprint
-from rewardedit.training.meta import GIB, table
+from rewardedit.training.memory.blueprint import Blueprint
+from rewardedit.training.memory.peak import GIB, table
+from rewardedit.training.memory.scorer import scorer_step
+from rewardedit.training.memory.stages import online_memory, refl_memory, reward_conditioned_memory
+from rewardedit.training.memory.vlm import sft_memory
 from rewardedit.training.online import OnlineRecipe
 from rewardedit.training.preference_plan import memory_of_stages
-from rewardedit.training.scorer_estimate import scorer_step
-from rewardedit.training.sft_estimate import sft_memory
 
 UNET: dict[str, Any] = {
     "sample_size": 64,
@@ -331,11 +331,11 @@ def stages(recipe: str, editor: Blueprint, processes: int = 1) -> dict[str, int]
     if "refl" in recipe or isinstance(config, OnlineRecipe):
         named = {"reward": config.reward.scorer, "held_out": config.monitor.held_out}
         scorers = {name: scorer(spec) for name, spec in named.items()}
-        needed = memory.online_memory if isinstance(config, OnlineRecipe) else memory.refl_memory
+        needed = online_memory if isinstance(config, OnlineRecipe) else refl_memory
         if isinstance(config, dpo.Config):
             needed = memory_of_stages
         return needed(config, editor, scorers, processes)
-    return memory.reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
+    return reward_conditioned_memory(config, editor, scorer(config.relabel.scorer), processes)
 
 
 def make_editor() -> Blueprint:

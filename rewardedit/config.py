@@ -99,14 +99,14 @@ def assignments(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         ValueError: on a word without "=".
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise ValueError(f"{word!r}: expected key=value, e.g. train.lr=1e-4")
-        found.pop(key, None)  # the last one comes last
-        found[key] = parse_value(text)
-    return found
+        settings.pop(key, None)  # the last one comes last
+        settings[key] = parse_value(text)
+    return settings
 
 
 def laid_over(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -183,8 +183,8 @@ def _completed(field: "dataclasses.Field[Any]", value: Any) -> Any:
     default = field.default_factory()
     if not dataclasses.is_dataclass(default) or any(map(_is_required, dataclasses.fields(default))):
         return value
-    own = to_dict(type(default)())
-    return {**{key: given for key, given in to_dict(default).items() if given != own[key]}, **value}
+    settings = to_dict(type(default)())
+    return {**{key: given for key, given in to_dict(default).items() if given != settings[key]}, **value}
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:

@@ -105,10 +105,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def parse_dtype(dtype: torch.dtype | str) -> torch.dtype:
     """Returns a torch type given by itself or its name; raises ValueError for an unknown name."""
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
+    parsed = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(parsed, torch.dtype):
         raise ValueError(f"dtype: expected one such as float32 or bfloat16; got {dtype!r}")
-    return found
+    return parsed
 
 
 def require_device(name: str) -> None:

@@ -211,8 +211,8 @@ def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for own in value.values():
-            yield from _texts_in(own)
+        for item in value.values():
+            yield from _texts_in(item)
 
 
 def _edit(
@@ -282,13 +282,13 @@ def _turn(
 
     with mask_guidance(editor.pipe, mask) if mask is not None else nullcontext():
         if scorer is not None and config.best_of > 1:
-            found = best_of_n(
+            choice = best_of_n(
                 editor, scorer, source, instruction, config.best_of, seed=config.seed, **options
             )
-            candidates = dict(zip(found.seeds_of_images, found.images, strict=True))
-            edited = found.best[None]
-            turn["seed"] = found.best_seed
-            turn["scores"] = [None if s != s else round(s, 5) for s in found.scores.score.tolist()]
+            candidates = dict(zip(choice.seeds_of_images, choice.images, strict=True))
+            edited = choice.best[None]
+            turn["seed"] = choice.best_seed
+            turn["scores"] = [None if s != s else round(s, 5) for s in choice.scores.score.tolist()]
         else:
             edited = editor(source, [instruction], [config.seed], **options)
 

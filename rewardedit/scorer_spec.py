@@ -91,14 +91,14 @@ def _members(values: Any) -> Any:
 
 def all_terms(spec: str | Mapping[str, Any]) -> list[tuple[str, Term]]:
     """The elementary scorers of a spec: `lower_of` is replaced by its members."""
-    found = []
+    terms = []
     for name, term in read_spec(spec).items():
         if name == LOWER_OF:
             for member in term.options.get("scorers", ()):
-                found += all_terms(member)
+                terms += all_terms(member)
         else:
-            found.append((name, term))
-    return found
+            terms.append((name, term))
+    return terms
 
 
 def resolve_spec(spec: str | Mapping[str, Any]) -> ScorerSpec:

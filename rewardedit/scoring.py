@@ -89,21 +89,21 @@ def score_rows(
         policy: how images are resized; see `images.fit`.
         workers: processes that prefetch rows; 0: this process reads.
     """
-    for part in read_batches(rows, size, policy, batch, workers=workers):
-        scored = {} if part.pixels is None else score_batch(part.pixels, scorers)
+    for chunk in read_batches(rows, size, policy, batch, workers=workers):
+        scored = {} if chunk.pixels is None else score_batch(chunk.pixels, scorers)
         records = []
         details = {}
-        for row in (*part.numbers, *part.unreadable):
+        for row in (*chunk.numbers, *chunk.unreadable):
             if texts := row_details(rows, row):
                 details[row] = {"row": texts}
         for name in scorers:
-            found = {}
-            for row, reason in part.unreadable.items():
-                found[row] = _record(row_id(rows, row), None, name, None, reason)
-            if part.pixels is not None:
-                of_batch = _records(part.ids, part.pixels.instruction, name, scored[name])
-                found |= zip(part.numbers, of_batch, strict=True)
-            records += [found[row] | details.get(row, {}) for row in sorted(found)]
+            outcomes = {}
+            for row, reason in chunk.unreadable.items():
+                outcomes[row] = _record(row_id(rows, row), None, name, None, reason)
+            if chunk.pixels is not None:
+                of_batch = _records(chunk.ids, chunk.pixels.instruction, name, scored[name])
+                outcomes |= zip(chunk.numbers, of_batch, strict=True)
+            records += [outcomes[row] | details.get(row, {}) for row in sorted(outcomes)]
         yield records
 
 
@@ -129,8 +129,8 @@ def _record(
     parts: dict[str, float] | None = None,
 ) -> Record:
     valid = reason is None
-    found = {"id": row, "instruction": instruction, "scorer": scorer, "score": score if valid else None}
-    return {**found, "valid": valid, "reason": reason, "parts": parts or {}}
+    record = {"id": row, "instruction": instruction, "scorer": scorer, "score": score if valid else None}
+    return {**record, "valid": valid, "reason": reason, "parts": parts or {}}
 
 
 def score_shards(
@@ -158,16 +158,16 @@ def score_shards(
     def score(number: int, path: Path) -> None:
         part = parts[number].fetch()
         scorers = load()
-        found: list[Record] = []
+        records_of_shard: list[Record] = []
         hidden = not processes().is_main_process
         with tqdm(
             total=len(part.rows), desc="of these", unit="edit", delay=5, leave=False, disable=hidden
         ) as bar:
             ahead = workers(len(part.rows))
             for records in score_rows(part.rows, scorers, size, policy, batch, ahead):
-                found += records
+                records_of_shard += records
                 bar.update(len(records) // len(scorers))
-        write_records(found, path)
+        write_records(records_of_shard, path)
 
     return stage(folder, made_of, score, len(parts), "scores-{:05d}.parquet", finish, share)
 
@@ -279,11 +279,11 @@ def write_lines(records: Sequence[Record], path: AnyPath) -> None:
 
 
 def _flat(record: Record) -> Record:
-    found = {name: value for name, value in record.items() if name not in MAPS}
+    columns = {name: value for name, value in record.items() if name not in MAPS}
     for kind, prefix in (("row", "row."), ("parts", "part.")):
         for name, value in record.get(kind, {}).items():
-            found[f"{prefix}{name}" if name in record or name in found else name] = value
-    return found
+            columns[f"{prefix}{name}" if name in record or name in columns else name] = value
+    return columns
 
 
 def read_records(path: AnyPath) -> list[Record]:

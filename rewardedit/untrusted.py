@@ -140,10 +140,10 @@ def _require_moderate(file: str | Path | io.BytesIO) -> None:
     if isinstance(file, io.BytesIO):
         size = file.getbuffer().nbytes
     else:
-        found = os.stat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise TooLarge(f"{file}: expected an image file; got a folder, a device or a pipe")
-        size = found.st_size
+        size = status.st_size
     if size > MAX_IMAGE_BYTES:
         name = "the image" if isinstance(file, io.BytesIO) else file
         raise TooLarge(f"{name}: expected at most {MAX_IMAGE_BYTES // 2**20} MiB; got {size // 2**20} MiB")

@@ -9,8 +9,8 @@ from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import SamplingConfig, as_editor
 from rewardedit.diffusion.replaying import replay_calls
 from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator
+from rewardedit.training.memory.savers import card_memory
 from rewardedit.training.optimizer import AdamW
-from rewardedit.training.savers import card_memory
 from tests.models import tiny_pipeline
 
 pytestmark = pytest.mark.gpu

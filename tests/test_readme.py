@@ -8,7 +8,8 @@ from rewardedit.cli import load_recipe, recipe_names, recipe_path
 from rewardedit.cli.downloads import in_short
 from rewardedit.models import CLIP, DETECTOR, SEGMENTER
 from rewardedit.scorers.load import BUILT_IN, COMBINED, OWN_MODELS, find_scorer
-from rewardedit.training.estimate import LAUNCH, unet_calls
+from rewardedit.training.estimate import unet_calls
+from rewardedit.training.timing import LAUNCH
 from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, sections, write_images
 
 IN_TASKS = blocks(sections("Score", "Choose: best of N"), "python")

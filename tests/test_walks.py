@@ -1,4 +1,4 @@
-"""Four walks of a newcomer over the README alone, with the wheel in a fresh environment.
+"""Walks of a newcomer over the README alone, with the wheel in a fresh environment.
 
 The environment sees the installed libraries, but not this checkout. The hub's cache holds tiny models under
 the published names, and there is no network.
@@ -40,6 +40,20 @@ SHORT = [
     "evaluate.val_n=4",
     "evaluate.num_inference_steps=[1]",
     "evaluate.guidance_scale=[2.0]",
+]
+
+# The quickstart, cut short: two updates on few rows, then seven edits with one guidance.
+QUICK = [
+    "data.limit=64",
+    "train.max_steps=2",
+    "train.batch_size=8",
+    "train.lr_warmup_steps=1",
+    "train.checkpoint_every=2",
+    "train.tracker=none",
+    "evaluate.n=7",
+    "evaluate.val_n=7",
+    "evaluate.num_inference_steps=[1]",
+    "evaluate.guidance_scale=[1.0]",
 ]
 
 
@@ -169,6 +183,18 @@ def test_an_editor_is_trained_on_own_pairs_and_resumed(environment, here):
     (here / "stock.py").write_text(stock)
     run(["python", "stock.py"], environment, here)
     assert (here / "stock.png").is_file()
+
+
+def test_the_quickstart_ends_with_a_comparison(environment, here):
+    """The recipe and the offline world's models come with the wheel."""
+    said = run(["rewardedit", "train", "quickstart", *QUICK], environment, here)
+    folder = here / "runs" / "quickstart"
+    oracle = json.loads((folder / "metrics.json").read_text())["oracle"]
+    assert oracle["n"] == 7
+    assert {"base", "conditioned_five", "conditioned_one"} <= set(oracle)
+    assert "conditioned_five" in said
+    assert (folder / "report.html").is_file()
+    assert str(ROOT) not in said, "nothing is read from the checkout"
 
 
 def test_doctor_and_the_plan_of_a_full_size_training(environment, here):

@@ -38,10 +38,10 @@ from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.labels import all_labels, evaluate_scorer, require_axes, require_label
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
+from rewardedit.training.memory.scorer import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.optimizer import Muon, learning_rate_share, parameter_groups
 from rewardedit.training.prefetch import Prefetcher
 from rewardedit.training.score_token import losses
-from rewardedit.training.scorer_estimate import blueprint, frozen_type, length_line, scorer_lines
 from rewardedit.training.scorer_settings import TrainConfig
 from rewardedit.training.shared_images import (
     group_by_edit,
@@ -101,8 +101,8 @@ def plan(config: Config) -> list[str]:
 
     def data() -> str:
         rows = open_named(config.data)
-        for found in (rows, *([] if config.held_out is None else [open_rows(config.held_out)])):
-            require_label(found[0])
+        for table in (rows, *([] if config.held_out is None else [open_rows(config.held_out)])):
+            require_label(table[0])
         steps = config.train.over(len(rows)).max_steps
         passes = steps * config.train.batch_size / len(rows)
         return f"data: {len(rows)} labelled rows, {steps} steps, {passes:.1f} passes"
@@ -148,8 +148,8 @@ def make_trainable(config: Config, vlm: Vlm, folder: Path | None = None) -> tupl
         add_words(vlm.model, vlm.processor, config.layout)
 
     # Store a folder's full path: the adapter may be loaded from elsewhere.
-    own = config.model not in NAMES and Path(config.model).is_dir()
-    model = str(Path(config.model).resolve()) if own else config.model
+    is_run = config.model not in NAMES and Path(config.model).is_dir()
+    model = str(Path(config.model).resolve()) if is_run else config.model
     base = None if config.lora_rank is None else model
     axes = ("overall", *config.axes)
     rest = (axes, base, config.quantize, config.prompts)
@@ -277,9 +277,9 @@ def make_loop(config: Config, scorer: Adiee, folder: Path, resume: bool) -> Trai
     # Modules are not prepared: losses call parts of them, and a checkpoint needs no copy of frozen weights.
     optimizer = accelerator.prepare(optimizer)
     trained = rest + head
-    own = [TrainedParameters(trained)]
+    saved = [TrainedParameters(trained)]
     return TrainLoop(
-        config.train, accelerator, optimizer, lr_scheduler, trained, folder, resume, folder.name, states=own
+        config.train, accelerator, optimizer, lr_scheduler, trained, folder, resume, folder.name, states=saved
     )
 
 
@@ -298,7 +298,7 @@ def read_step(
     state = processes()
     share = config.train.batch_size // state.num_processes
     generator = step_generator(config.train.seed, step)
-    asked = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
+    drawn = torch.randint(len(QUESTIONS), (config.train.batch_size,), generator=generator)
     per_edit = config.train.questions_per_edit
     chosen = batch_rows(len(usable), config.train.batch_size // per_edit, step, config.train.seed).tolist()
     if same is not None:
@@ -306,16 +306,16 @@ def read_step(
         chosen = []
         for i in firsts:
             chosen += rows_of_same_edit(i, same[i], per_edit, generator)
-    own = slice(state.process_index * share, (state.process_index + 1) * share)
-    local, questions = chosen[own], asked[own].tolist()
+    share_of_process = slice(state.process_index * share, (state.process_index + 1) * share)
+    local, questions = chosen[share_of_process], drawn[share_of_process].tolist()
     images = images_of(config.data)
-    found = []
+    micro_batches = []
     for part in config.train.shares():
         samples = [rows[usable[i]] for i in local[part]]
         labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
         batch = collate_pixels(samples, require_size(images), images.resize, fields=())
-        found.append((batch, labels, [sample.id for sample in samples], questions[part]))
-    return found
+        micro_batches.append((batch, labels, [sample.id for sample in samples], questions[part]))
+    return micro_batches
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

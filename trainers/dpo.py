@@ -37,9 +37,10 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.training import estimate, online, preference_plan, run
-from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts
+from rewardedit.training.memory.blueprint import Blueprint, load_blueprint
+from rewardedit.training.memory.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 from rewardedit.training.monitor import Monitor, fixed_prompts, require_fields
 from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.old_policy import OldPolicy, reference
@@ -52,7 +53,6 @@ from rewardedit.training.preferences import (
     preference_loss,
     record_pairs,
 )
-from rewardedit.training.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 
 Variant = Literal["dpo", "winners_only"]
 # what a variant changes of the recipe's loss
@@ -94,8 +94,8 @@ class Config(OnlineRecipe):
             require_unset(self.preference, ("unmasked",), "without reward.noise_mask; give that too")
         if self.pairs == "data":
             require_unset(self.reward, OF_ROLLOUTS, "on pairs of data; leave it out, or take pairs=rollouts")
-            own = ("times", "reference_every")
-            require_unset(self.preference, own, "on pairs of data; leave it out, or take pairs=rollouts")
+            options = ("times", "reference_every")
+            require_unset(self.preference, options, "on pairs of data; leave it out, or take pairs=rollouts")
             return
         unused = "on pairs of rollouts; leave it out"
         require_unset(self, ("candidates",), unused)
@@ -126,10 +126,10 @@ def plan(config: Config) -> list[str]:
     def training() -> list[str]:
         online.require_base(config)
         settings, lines = fitted()
-        own = replace(config, train=settings)
+        with_fitted = replace(config, train=settings)
         calls = []
         for variant in config.variants:
-            calls.append(preference_plan.calls_of(own, loss_of(own, variant), editor()))
+            calls.append(preference_plan.calls_of(with_fitted, loss_of(with_fitted, variant), editor()))
         return [*lines, *estimate.plan_updates(editor(), settings, calls)]
 
     def needed() -> str:
@@ -156,15 +156,15 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def train_one(variant: str, settings: Path) -> None:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
-        own = replace(recipe, train=fitted, preference=loss_of(config, variant))
+        of_variant = replace(recipe, train=fitted, preference=loss_of(config, variant))
 
         def tune(monitor: Monitor) -> Path:
             if isinstance(inputs, OnlineInputs):
-                return tune_on_rollouts(own, inputs, monitor, settings, resume)
-            return tune_on_data(own, inputs, monitor, settings, resume)
+                return tune_on_rollouts(of_variant, inputs, monitor, settings, resume)
+            return tune_on_data(of_variant, inputs, monitor, settings, resume)
 
         guidance = config.reward.sampled_guidance if config.pairs == "rollouts" else None
-        online.train_variant(own, inputs.watching, settings, tune, guidance)
+        online.train_variant(of_variant, inputs.watching, settings, tune, guidance)
 
     made_of = online.made_of(recipe, "pairs", "candidates", "preference")
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
@@ -173,7 +173,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
-    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: online.load_rewards(config))
 
 

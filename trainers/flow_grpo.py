@@ -35,11 +35,12 @@ from rewardedit.diffusion.stochastic import (
 )
 from rewardedit.processes import print_on_main
 from rewardedit.stages.stage import variants
-from rewardedit.training import estimate, run
+from rewardedit.training import run
 from rewardedit.training.estimate import UnetCalls
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.group_rollouts import GroupRollouts, Rollout, Sampled
 from rewardedit.training.loop import TrainLoop, step_generator
+from rewardedit.training.memory.blueprint import load_family, load_scheduler
 from rewardedit.training.monitor import Monitor
 from rewardedit.training.noise_masks import GIVEN
 from rewardedit.training.old_policy import OldPolicy, reference
@@ -172,8 +173,8 @@ class NoisyRollouts:
         for start in range(0, len(noise), self.micro_batch_size):
             rows = slice(start, start + self.micro_batch_size)
             inside = None if mask is None else mask[rows] > 0.5
-            own = (noise[rows], cond.take(rows), self.window, generators[rows], inside)
-            parts.append(self.sampler.rollout(self.denoiser, *own))
+            inputs = (noise[rows], cond.take(rows), self.window, generators[rows], inside)
+            parts.append(self.sampler.rollout(self.denoiser, *inputs))
         kept = {}
         for name in ("states", "log_probs"):
             kept[name] = torch.cat([getattr(part, name) for part in parts])
@@ -195,11 +196,11 @@ def plan(config: Config) -> list[str]:
         steps = config.reward.num_inference_steps
         # Each image is denoised once for all updates on it, in batches of the training's size.
         without = passes * steps + (replays if config.kl_weight else 0)
-        found = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
+        kinds = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
         if config.reward.noise_mask not in (None, GIVEN):  # an edit for each group's region
             groups = config.reward.groups(train, count) // count
-            found.append(UnetCalls(steps, groups * guided, gradient=False))
-        return found
+            kinds.append(UnetCalls(steps, groups * guided, gradient=False))
+        return kinds
 
     return plan_online(config, ("flow_grpo",), [calls])
 
@@ -217,12 +218,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     inputs = prepare(data, folder)
 
     def train_one(_: str, settings: Path) -> None:
-        own = replace(data, train=fitted)
+        of_variant = replace(data, train=fitted)
 
         def tuned(monitor: Monitor) -> Path:
-            return tune(own, inputs, monitor, settings, resume)
+            return tune(of_variant, inputs, monitor, settings, resume)
 
-        train_variant(own, inputs.watching, settings, tuned, own.reward.sampled_guidance)
+        train_variant(of_variant, inputs.watching, settings, tuned, of_variant.reward.sampled_guidance)
 
     parts = made_of(data, "noise", "clip_range", "kl_weight")
     results = variants(("flow_grpo",), folder, config.train.result, parts, train_one)
@@ -231,8 +232,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def require_sampler(config: Config) -> None:
     """Raises ValueError for a sampler that does not fit the base's predictions."""
-    family = estimate.load_family(config.base)
-    stochastic_scheduler(family, estimate.load_scheduler(config.base), config.noise.sampler)
+    family = load_family(config.base)
+    stochastic_scheduler(family, load_scheduler(config.base), config.noise.sampler)
 
 
 def clipped_loss(

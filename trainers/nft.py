@@ -163,12 +163,12 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
     def train_one(variant: str, settings: Path) -> None:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
-        own = variant_config(replace(data, train=fitted), variant)
+        of_variant = variant_config(replace(data, train=fitted), variant)
 
         def tuned(monitor: Monitor) -> Path:
-            return tune(own, inputs, monitor, settings, resume)
+            return tune(of_variant, inputs, monitor, settings, resume)
 
-        train_variant(own, inputs.watching, settings, tuned, own.reward.sampled_guidance)
+        train_variant(of_variant, inputs.watching, settings, tuned, of_variant.reward.sampled_guidance)
 
     results = variants(config.variants, folder, config.train.result, made_of(data, "nft"), train_one)
     return finish(data, results, inputs.watching, folder)

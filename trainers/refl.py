@@ -39,11 +39,13 @@ from rewardedit.scorers.base import no_gradient
 from rewardedit.scorers.load import families, find_scorer
 from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
-from rewardedit.training import estimate, memory, run
-from rewardedit.training.blueprint import Blueprint
+from rewardedit.training import estimate, run
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.interpolation import train_watched
 from rewardedit.training.latents import LatentCache, cache_sources, make_cache
+from rewardedit.training.memory.blueprint import Blueprint, load_blueprint, load_family, load_scheduler
+from rewardedit.training.memory.savers import fit_to_this_gpu, fit_training, memory_of_feedback
+from rewardedit.training.memory.stages import refl_memory
 from rewardedit.training.monitor import (
     Monitor,
     MonitorConfig,
@@ -55,7 +57,6 @@ from rewardedit.training.monitor import (
 from rewardedit.training.reward import RewardConfig, load_rewards, reward_loss
 from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, rollout_scheduler
-from rewardedit.training.savers import fit_to_this_gpu, fit_training, memory_of_feedback
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 Variant = Literal["refl", "predicted_x0", "pairs_only", "reward_only", "draft_1", "draft_2", "draft_4"]
@@ -116,8 +117,8 @@ class Config:
                 "train.lora_rank"
             )
 
-        own = self.labels
-        if own is not None and own != RelabelConfig(scorer=own.scorer, batch_size=own.batch_size):
+        labels = self.labels
+        if labels is not None and labels != RelabelConfig(scorer=labels.scorer, batch_size=labels.batch_size):
             raise ValueError("labels: give scorer and batch_size alone; words, bins and scale are the base's")
         if self.train.text_encoder_lr is not None:
             raise ValueError("train.text_encoder_lr: rollouts encode prompts once; leave it out")
@@ -155,7 +156,7 @@ def plan(config: Config) -> list[str]:
 
     def needed() -> str:
         base, judges, settings = editor(), scorers(), replace(config, train=fitted()[0])
-        return estimate.memory_line(lambda processes: memory.refl_memory(settings, base, judges, processes))
+        return estimate.memory_line(lambda processes: refl_memory(settings, base, judges, processes))
 
     return estimate.plan_of(rows, training, needed)
 
@@ -205,8 +206,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        own = (scorers, folder, config.data, fitted.quantize)
-        metrics = compare(config.evaluate, config.base, results, *own)
+        arguments = (scorers, folder, config.data, fitted.quantize)
+        metrics = compare(config.evaluate, config.base, results, *arguments)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
@@ -214,7 +215,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def models_of_plan(config: Config) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
-    editor = Lazy(lambda: estimate.load_blueprint(config.base, require_size(config.data)))
+    editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
     return editor, Lazy(lambda: load_rewards(config.reward.scorer, config.monitor.held_out))
 
 
@@ -239,8 +240,8 @@ def require_rollouts(config: Config) -> None:
             f"base {config.base!r} is reward-conditioned; name the scorer that its labels came from, e.g. "
             "labels.scorer=clip_d"
         )
-    family = estimate.load_family(config.base)
-    scheduler = estimate.load_scheduler(config.base)
+    family = load_family(config.base)
+    scheduler = load_scheduler(config.base)
     for variant in config.variants:
         rollout_scheduler(variant_reward(config, variant), family, scheduler)
 
@@ -255,9 +256,11 @@ def _labels(config: Config, rows: Rows, folder: Path) -> RewardLabels:
     prompt = RewardPrompt.load(files_of_editor(config.base))
     if prompt is None or config.labels is None:
         return RewardLabels(None, [0] * len(rows))
-    found = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
-    values = prompt.scale(torch.tensor(found.score, dtype=torch.float64)).tolist()
-    known = [None if own is None else prompt.label(v) for v, own in zip(values, found.label, strict=True)]
+    relabelled = relabel(config.labels, rows, config.data, folder / "labels" / "relabelled")
+    values = prompt.scale(torch.tensor(relabelled.score, dtype=torch.float64)).tolist()
+    known = [
+        None if label is None else prompt.label(v) for v, label in zip(values, relabelled.label, strict=True)
+    ]
     return RewardLabels(prompt, known)
 
 

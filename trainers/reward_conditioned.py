@@ -33,10 +33,11 @@ from rewardedit.stages.lazy import Lazy
 from rewardedit.stages.stage import variants
 from rewardedit.synthesis.candidates import CandidatesConfig, candidate_rows
 from rewardedit.training import run
-from rewardedit.training.estimate import load_blueprint, plan, require_trainable
+from rewardedit.training.estimate import plan, require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.savers import fit_to_this_gpu, memory_of_pairs
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.savers import fit_to_this_gpu, memory_of_pairs
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 
 __all__ = ["Config", "RelabelConfig", "main", "plan", "train"]
@@ -125,11 +126,11 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 
 def rewards_of(config: Config) -> dict[str, ScorerSpec]:
     """The scorer of the labels, and one of another family that tells whether an editor has hacked it."""
-    own = config.relabel.scorer
+    scorer_spec = config.relabel.scorer
     judges = config.evaluate.scorers if config.evaluate else ()
     usual = HELD_OUT if config.data.name in (*WORLDS, "labelled") else HELD_OUT_OF_OTHERS
-    others = [spec for spec in (*judges, *usual) if not families(spec) & families(own)]
-    return {spec_name(spec): spec for spec in (own, *others[:1])}
+    others = [spec for spec in (*judges, *usual) if not families(spec) & families(scorer_spec)]
+    return {spec_name(spec): spec for spec in (scorer_spec, *others[:1])}
 
 
 def finetune(

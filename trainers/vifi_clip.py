@@ -45,7 +45,7 @@ from rewardedit.training import run
 from rewardedit.training.estimate import plan_of
 from rewardedit.training.fit import SmallTrainConfig, count, fit
 from rewardedit.training.loop import batch_rows
-from rewardedit.training.meta import FULL, OVERHEAD, parameters, peak_memory, table
+from rewardedit.training.memory.peak import FULL, OVERHEAD, parameters, peak_memory, table
 from rewardedit.training.trainable import autocast_type
 from rewardedit.untrusted import read_settings_file
 
@@ -179,8 +179,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         measured = held_out_of(config)
         if measured is not None:
             scorer.float()  # with the values that are saved
-            found, kinds = retrieval(scorer, measured, config.held_out or config.data)
-            write_json(folder / "metrics.json", {"retrieval": found.summary(kinds)})
+            figures, kinds = retrieval(scorer, measured, config.held_out or config.data)
+            write_json(folder / "metrics.json", {"retrieval": figures.summary(kinds)})
     return folder / "scorer"
 
 
@@ -219,13 +219,13 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         pairs = []
         instructions = []
         unreadable = []
-        for found in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
-            for row, reason in found.unreadable.items():
+        for chunk in read_shard(parts[number], data, READ_BATCH, fields=(), first=number * len(parts[0])):
+            for row, reason in chunk.unreadable.items():
                 unreadable.append({"row": row, "image": "of the row", "reason": reason})
-            if found.pixels is not None:
-                both = [to_bytes(found.pixels.images[name]) for name in ("source", "edited")]
+            if chunk.pixels is not None:
+                both = [to_bytes(chunk.pixels.images[name]) for name in ("source", "edited")]
                 pairs.append(torch.stack(both, dim=1).numpy())
-                instructions += found.pixels.instruction
+                instructions += chunk.pixels.instruction
         np.save(path / "images.npy", np.concatenate([none, *pairs]))
         write_json(path / "rows.json", {"instructions": instructions, "unreadable": unreadable})
 
@@ -234,17 +234,17 @@ def read_pairs(rows: Rows, data: DataConfig, scorer: ViFiClip, folder: Path, bad
         write_json(folder / "rows.json", join_lists([shard / "rows.json" for shard in shards]))
 
     stage(folder, {"data": data, "rows": len(rows)}, read, len(parts), finish=join)
-    found = read_settings_file(folder / "rows.json")
-    require_few(folder.parent, found["unreadable"], len(rows), bad_rows)
+    settings = read_settings_file(folder / "rows.json")
+    require_few(folder.parent, settings["unreadable"], len(rows), bad_rows)
     images = np.load(folder / "images.npy", mmap_mode="r")
-    texts = sorted(set(found["instructions"]))
+    texts = sorted(set(settings["instructions"]))
     place = {text: i for i, text in enumerate(texts)}
-    text = [place[instruction] for instruction in found["instructions"]]
+    text = [place[instruction] for instruction in settings["instructions"]]
     said = defaultdict(set)
     sources = [hash(image.tobytes()) for image in images[:, 0]]
-    for source, own in zip(sources, text, strict=True):
-        said[source].add(own)
-    siblings = [sorted(said[source] - {own}) for source, own in zip(sources, text, strict=True)]
+    for source, caption in zip(sources, text, strict=True):
+        said[source].add(caption)
+    siblings = [sorted(said[source] - {caption}) for source, caption in zip(sources, text, strict=True)]
     return Pairs(images, dict(scorer.tokenize(texts)), torch.tensor(text), siblings)
 
 
@@ -306,13 +306,13 @@ def info_nce(
         log_scale: logarithm of the inverse temperature, which is clamped to at most 100, as in CLIP.
     """
     scale = log_scale.exp().clamp(max=100)
-    own = torch.arange(b, device=videos.device)
+    positives = torch.arange(b, device=videos.device)
     again = text[:b, None] == text[None, :]
-    again[own, own] = False
+    again[positives, positives] = False
     by_video = (scale * videos[:b] @ words.T).masked_fill(again, -torch.inf)
     same_edit = F.pad(again[:, :b], (0, len(videos) - b))
     by_words = (scale * words[:b] @ videos.T).masked_fill(same_edit, -torch.inf)
-    return (F.cross_entropy(by_video, own) + F.cross_entropy(by_words, own)) / 2
+    return (F.cross_entropy(by_video, positives) + F.cross_entropy(by_words, positives)) / 2
 
 
 def held_out_of(config: Config) -> Rows | None:
@@ -328,8 +328,8 @@ def retrieval(scorer: ViFiClip, rows: Rows, data: DataConfig) -> tuple[Retrieval
     kinds: list[str | None] = []
 
     def chunks() -> Iterator[EditBatch]:
-        own = _sized(data, scorer)
-        prepared = PreparedRows(rows, own.size, own.resize, fields=())
+        config = _sized(data, scorer)
+        prepared = PreparedRows(rows, config.size, config.resize, fields=())
         samples = []
         for i in range(len(rows)):
             with suppress(ValueError):  # an unreadable row

@@ -129,12 +129,12 @@ def plan(config: Config) -> list[str]:
     def rows() -> list[str]:
         lines = [] if config.pairs is None else require_pairs(config.pairs)
         tasks = [open_task(task, data, config) for task, data in config.data.items()]
-        for task, own in zip(config.data, tasks, strict=True):
+        for task, examples in zip(config.data, tasks, strict=True):
             if task == "captions":
-                check_captions(own.rows[0])
+                check_captions(examples.rows[0])
             with_reasons = task == "coherence" and config.answers.rationale
-            bare = reasons_of(own.rows).count("") if with_reasons else 0
-            lines.append(f"{task}: {len(own)} examples{f', {bare} without a reason' if bare else ''}")
+            bare = reasons_of(examples.rows).count("") if with_reasons else 0
+            lines.append(f"{task}: {len(examples)} examples{f', {bare} without a reason' if bare else ''}")
         if config.pairs is None or config.train.max_steps:
             lines.append(f"training: {config.train.updates(sum(map(len, tasks)))} updates")
         return lines
@@ -300,9 +300,9 @@ def lazy_dataset(
     """The examples in order as a data set of TRL's, whose images are read when they are used."""
     from datasets import Dataset
 
-    def read(found: dict[str, list[int]]) -> dict[str, list[Any]]:
+    def read(columns: dict[str, list[int]]) -> dict[str, list[Any]]:
         examples = []
-        for task, index in zip(found["task"], found["index"], strict=True):
+        for task, index in zip(columns["task"], columns["index"], strict=True):
             examples.append(as_texts(vlm, tasks[task][index], tasks[task].opens_answer))
         return {name: [example[name] for example in examples] for name in examples[0]}
 
@@ -313,8 +313,8 @@ def lazy_dataset(
 def save(config: Config, model: Any, vlm: Vlm, folder: Path) -> None:
     """Saves a LoRA of captions; or of differences and verdicts, with its processor, for `load_dice`."""
     # Store a folder's full path: the adapter may be loaded from elsewhere.
-    own = config.model not in NAMES and Path(config.model).is_dir()
-    base = str(Path(config.model).resolve()) if own else config.model
+    is_run = config.model not in NAMES and Path(config.model).is_dir()
+    base = str(Path(config.model).resolve()) if is_run else config.model
     model.peft_config["default"].base_model_name_or_path = base
     with replaced(folder) as aside:
         if is_of_dice(config):

@@ -21,10 +21,10 @@ from rewardedit.data import require_size
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.vifi_clip import ViFiClip
 from rewardedit.trainers import vifi_clip
-from rewardedit.training import memory
-from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.loop import TrainLoop
-from rewardedit.training.meta import OVERHEAD
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.peak import OVERHEAD
+from rewardedit.training.memory.stages import refl_memory, reward_conditioned_memory
 from rewardedit.training.reward import load_rewards
 
 STEPS = 3  # updates of a training: one to warm up and two that are measured
@@ -95,9 +95,9 @@ def estimated_gib(recipe: str, words: list[str]) -> float:
         editor = load_blueprint(config.base, require_size(config.data))
         if "refl" in recipe:
             scorers = load_rewards(config.reward.scorer, config.monitor.held_out)
-            stages = memory.refl_memory(config, editor, scorers)
+            stages = refl_memory(config, editor, scorers)
         else:
-            stages = memory.reward_conditioned_memory(config, editor, load_scorer(config.relabel.scorer))
+            stages = reward_conditioned_memory(config, editor, load_scorer(config.relabel.scorer))
     return (max(stages.get(name, 0) for name in ("step", "update")) - OVERHEAD) / GIB
 
 

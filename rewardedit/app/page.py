@@ -198,6 +198,6 @@ def scores_table(candidates: Sequence[Candidate]) -> str:
         kind = ' class="best"' if place == 1 else ""
         rows.append(f"<tr{kind}><td>{first}</td>{cells}</tr>")
         for name, reason in candidate.reasons.items():
-            told = escape(f"{printable(name, 60)}: {printable(reason, 300)}")
-            rows.append(f'<tr><td class="reason" colspan="{len(names) + 1}">{told}</td></tr>')
+            line = escape(f"{printable(name, 60)}: {printable(reason, 300)}")
+            rows.append(f'<tr><td class="reason" colspan="{len(names) + 1}">{line}</td></tr>')
     return f'<div class="scores"><table><tr><th></th>{heads}</tr>{"".join(rows)}</table></div>'

@@ -80,15 +80,15 @@ def paths_in(value: Any) -> list[Any]:
     """The paths that objects hold, at any depth."""
     if isinstance(value, list):
         nested = value
-        found = []
+        paths = []
     elif isinstance(value, dict):
         nested = list(value.values())
-        found = [value["path"]] if "path" in value else []
+        paths = [value["path"]] if "path" in value else []
     else:
         return []
     for entry in nested:
-        found += paths_in(entry)
-    return found
+        paths += paths_in(entry)
+    return paths
 
 
 async def answer(send: Send, status: int, reason: str) -> None:

@@ -117,7 +117,7 @@ class Workbench:
         if request.steps is not None:
             settings = dataclasses.replace(settings, num_inference_steps=request.steps)
         with out_of_memory_told(Path("image"), source, self._memory_remedy()):
-            found = best_of_n(
+            choice = best_of_n(
                 self.editor,
                 self.scorers[request.ranked_by],
                 source,
@@ -135,11 +135,11 @@ class Workbench:
                 source,
                 **{name: [text] for name, text in captions.items()},
             )
-            has_edit = found.images.isfinite().flatten(1).all(dim=1).tolist()
-            batch = row.with_candidates(found.images, has_edit)
-            scores = {request.ranked_by: found.scores, **self._further_scores(batch, names[1:])}
+            has_edit = choice.images.isfinite().flatten(1).all(dim=1).tolist()
+            batch = row.with_candidates(choice.images, has_edit)
+            scores = {request.ranked_by: choice.scores, **self._further_scores(batch, names[1:])}
             heat_of = next((name for name in names if self.scorers[name].differentiable), None)
-            candidates = [self._candidate(i, found.seeds, batch, scores, heat_of) for i in found.ranking]
+            candidates = [self._candidate(i, choice.seeds, batch, scores, heat_of) for i in choice.ranking]
         return Ranking(candidates, heat_of)
 
     def _scaled(self, image: Float[Tensor, "3 h w"]) -> Float[Tensor, "1 3 h2 w2"]:

@@ -161,14 +161,14 @@ def _stack(
     name: str, images: list[Any], samples: Sequence[EditSample], size: int | None, policy: str
 ) -> Tensor:
     """The images of one field, of one size."""
-    found = []
+    tensors = []
     for sample, image in zip(samples, images, strict=True):
         pixels = image if isinstance(sample, PixelSample) else view_pixels(image, CHANNELS[name])
-        found.append(pixels if size is None else fit(pixels[None], size, policy)[0])
-    sizes = {tuple(pixels.shape[1:]) for pixels in found}
+        tensors.append(pixels if size is None else fit(pixels[None], size, policy)[0])
+    sizes = {tuple(pixels.shape[1:]) for pixels in tensors}
     if len(sizes) > 1:
         raise ValueError(f"{name}: rows differ in size, {sorted(sizes)}; give a size to bring them to one")
-    return stack(found)
+    return stack(tensors)
 
 
 def _rows(ids: list[str]) -> str:

@@ -147,16 +147,16 @@ def own_code(values: Any) -> list[str]:
     """Third-party code that scorers name, as package.module:Class or file.py:function, in any setting that
     may hold a scorer; it is imported when they are used.
     """
-    found: list[str] = []
+    names: list[str] = []
     if isinstance(values, str):
         with suppress(ValueError):  # it is no scorer
-            found += [name for name, _ in all_terms(values) if _is_code(name)]
+            names += [name for name, _ in all_terms(values) if _is_code(name)]
     elif isinstance(values, Mapping):
-        found += filter(_is_code, values)
-        found += chain.from_iterable(map(own_code, values.values()))
+        names += filter(_is_code, values)
+        names += chain.from_iterable(map(own_code, values.values()))
     elif isinstance(values, list | tuple):
-        found += chain.from_iterable(map(own_code, values))
-    return list(dict.fromkeys(found))
+        names += chain.from_iterable(map(own_code, values))
+    return list(dict.fromkeys(names))
 
 
 def _is_code(name: Any) -> bool:
@@ -185,8 +185,8 @@ def hosts(values: Any, key_variable: str | None = None) -> Iterator[tuple[Destin
         for value in values:
             yield from hosts(value, key_variable)
     elif isinstance(values, str):
-        found = destinations({"address": values, "key_variable": key_variable})
-        for where in found:
+        addresses = destinations({"address": values, "key_variable": key_variable})
+        for where in addresses:
             yield where, "images and instructions"
 
 
@@ -194,9 +194,9 @@ def trackers(values: Any) -> list[str]:
     """The trackers of a training that send what they log to a server."""
     if not isinstance(values, Mapping):
         return []
-    found = list(chain.from_iterable(map(trackers, values.values())))
+    nested = list(chain.from_iterable(map(trackers, values.values())))
     name = values.get("tracker")
-    return [name, *found] if isinstance(name, str) and name not in LOCAL_TRACKERS else found
+    return [name, *nested] if isinstance(name, str) and name not in LOCAL_TRACKERS else nested
 
 
 def written(values: Any) -> list[str]:
@@ -205,19 +205,19 @@ def written(values: Any) -> list[str]:
         return list(chain.from_iterable(map(written, values)))
     if not isinstance(values, Mapping):
         return []
-    found = [str(values[key]) for key in WRITTEN if values.get(key)]
-    return [*found, *chain.from_iterable(map(written, values.values()))]
+    paths = [str(values[key]) for key in WRITTEN if values.get(key)]
+    return [*paths, *chain.from_iterable(map(written, values.values()))]
 
 
 def download_line(need: Needed, found: OnHub | None) -> str:
     """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
-    told = "size and licence unknown"
+    size = "size and licence unknown"
     known = size_of(need.name)
     if found is not None:
-        told = f"at most {found.size / 1e9:.1f} GB, licence {found.licence or 'not stated'}"
+        size = f"at most {found.size / 1e9:.1f} GB, licence {found.licence or 'not stated'}"
     elif known is not None:
-        told = f"about {known:g} GB, licence unknown until the hub is reached"
-    return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {told}"
+        size = f"about {known:g} GB, licence unknown until the hub is reached"
+    return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {size}"
 
 
 def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool = False) -> dict[str, OnHub]:
@@ -234,7 +234,7 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    found: dict[str, OnHub] = {}
+    by_name: dict[str, OnHub] = {}
     for need in needs:
         if not need.on_hub:
             continue
@@ -242,7 +242,7 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool
         try:
             info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
             size = sum(file.size or 0 for file in info.siblings or ())
-            found[need.name] = OnHub(size, licence_in(info.tags or ()))
+            by_name[need.name] = OnHub(size, licence_in(info.tags or ()))
         except HfHubHTTPError:
             continue  # the hub's answer; the download says what is wrong
         except Exception as error:  # any: there was no answer
@@ -251,7 +251,7 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool
             if only_look:
                 stay_offline()
             break
-    return found
+    return by_name
 
 
 def stay_offline() -> None:

@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> None:
     from rewardedit.cli.small_models import world_of
 
     options = {"checkpoint": args.checkpoint} if args.checkpoint else {}
-    own = world_of(args.world)
-    specs = chosen_scorers(args.scorer, own, **options)
-    args.model = args.model or (own.editor if own else EDITOR)
+    world = world_of(args.world)
+    specs = chosen_scorers(args.scorer, world, **options)
+    args.model = args.model or (world.editor if world else EDITOR)
     announce_editor(args.model)
     announce_models(specs, **options)
 

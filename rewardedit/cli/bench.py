@@ -245,10 +245,10 @@ def score(args: argparse.Namespace, benchmark: Any, out: Any) -> tuple[Any, dict
     shards = {}
     made_of = {}
     for name, spec in specs.items():
-        own = taken.get(name, {})
-        load = partial(on_device, Lazy(partial(load_scorers, {name: spec}, own)))
+        fields = taken.get(name, {})
+        load = partial(on_device, Lazy(partial(load_scorers, {name: spec}, fields)))
         seen = benchmark.rows_for(name)
-        made_of[name] = settings_of(args, seen, name, spec, own, load)
+        made_of[name] = settings_of(args, seen, name, spec, fields, load)
         shards[name] = score_items(out, name, made_of[name], seen, load, args.size)
     scores = read_item_scores(shards)
     require_scores(scores)
@@ -301,10 +301,11 @@ def settings_of(
     path = args.input[1] if len(args.input) == 2 else ""
     folders = [word.partition("=")[2] for word in args.edits or ()]
     inputs = [{"path": value} for value in (path, *folders)]
-    found: dict[str, Any] = {"input": args.input, "edits": args.edits, "rows": len(rows), "size": args.size}
-    found |= {"scorer": spec, "options": options, "models": packaged_files(spec, **options)}
+    settings: dict[str, Any] = {"input": args.input, "edits": args.edits}
+    settings |= {"rows": len(rows), "size": args.size}
+    settings |= {"scorer": spec, "options": options, "models": packaged_files(spec, **options)}
     if digests := file_digests([inputs, spec, options], pictures=True):
-        found["files"] = digests
+        settings["files"] = digests
     if fingerprints := scorer_fingerprints({name: spec}, load):
-        found["fingerprint"] = fingerprints[name]
-    return found
+        settings["fingerprint"] = fingerprints[name]
+    return settings

@@ -161,7 +161,7 @@ def open_edits(
     from rewardedit.evaluation.bench_requests import SOURCES, TABLE
 
     sources = out / SOURCES
-    asked = read_instructions(out / TABLE)
+    instructions = read_instructions(out / TABLE)
     rows: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
     for editor, word in editors.items():
@@ -177,7 +177,7 @@ def open_edits(
             continue
         files = []
         for file in EditRun(folder).files:
-            request = asked[Path(file.id).stem]
-            files.append(dataclasses.replace(file, source=sources / file.id, asked=request))
+            request = instructions[Path(file.id).stem]
+            files.append(dataclasses.replace(file, source=sources / file.id, row=request))
         rows[editor] = EditedFiles(files)
     return EditorRows(rows), specs, inputs

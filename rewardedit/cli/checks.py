@@ -65,8 +65,8 @@ class HubCache:
         """True if a data set can be opened without the hub."""
         from datasets.naming import camelcase_to_snakecase
 
-        namespace, _, own = name.partition("/")
-        folder = self.datasets_folder / f"{namespace}___{camelcase_to_snakecase(own)}"
+        namespace, _, dataset = name.partition("/")
+        folder = self.datasets_folder / f"{namespace}___{camelcase_to_snakecase(dataset)}"
         return any(folder.rglob("*.arrow"))
 
 
@@ -155,12 +155,12 @@ def attention() -> Any:
 
 def packaged_models() -> list[PackagedModel]:
     """The small models by name, with the size of their weights."""
-    found = []
+    models = []
     for name in NAMES:
         files = list(Path(resolve_model(name)).rglob("*.safetensors"))
         size = sum(file.stat().st_size for file in files) if files else None
-        found.append(PackagedModel(name, size, name in DEFAULTS))
-    return found
+        models.append(PackagedModel(name, size, name in DEFAULTS))
+    return models
 
 
 def hub_cache() -> HubCache:
@@ -186,11 +186,11 @@ def _problem_of(repo: Any) -> str | None:
     """Reason why no revision of a cached model can be loaded; None if one can."""
     if repo.repo_type != "model":
         return None
-    found = []
+    problems = []
     for revision in repo.revisions:
         files = {str(f.file_path.relative_to(revision.snapshot_path)): f.file_path for f in revision.files}
-        found.append(incomplete(files))
-    return None if None in found or not found else found[0]
+        problems.append(incomplete(files))
+    return None if None in problems or not problems else problems[0]
 
 
 def incomplete(files: dict[str, Path]) -> str | None:
@@ -211,9 +211,9 @@ def _incomplete(files: dict[str, Path]) -> str | None:
         return "its weights are missing"
     for index in (name for name in files if name.endswith(".safetensors.index.json")):
         shards = set(read_settings_file(files[index])["weight_map"].values())
-        there = {Path(name).name for name in weights if Path(name).parent == Path(index).parent}
-        if shards - there:
-            return f"{len(shards - there)} of {len(shards)} files of weights are missing"
+        names = {Path(name).name for name in weights if Path(name).parent == Path(index).parent}
+        if shards - names:
+            return f"{len(shards - names)} of {len(shards)} files of weights are missing"
     if "model_index.json" in files:
         components = read_settings_file(files["model_index.json"])
         for part in PARTS:

@@ -222,20 +222,20 @@ def read_edits(args: argparse.Namespace) -> Any:
     """
     from rewardedit.data.editor_rows import open_editors
 
-    asked = None if args.sources is None else read_asked(args)
-    return open_editors(args.input, args.sources, asked, read_columns_option(args.columns))
+    instructions = None if args.sources is None else read_asked(args)
+    return open_editors(args.input, args.sources, instructions, read_columns_option(args.columns))
 
 
 def _inputs(args: argparse.Namespace, rows: Any) -> dict[str, Any]:
     """Everything that determines the rows of each editor, by its name."""
     names = ("sources", "instructions", "instruction", "columns")
-    asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     inputs = {}
     for editor, path in zip(rows.editors, args.input, strict=True):
-        inputs[editor] = {"input": {"path": path}, **asked}
+        inputs[editor] = {"input": {"path": path}, **given}
         for name in ("sources", "instructions"):
-            if name in asked:
-                inputs[editor][name] = {"path": asked[name]}
+            if name in given:
+                inputs[editor][name] = {"path": given[name]}
     return inputs
 
 
@@ -262,12 +262,12 @@ def guard(
     from rewardedit.evaluation.score_guard import changes, not_compared
     from rewardedit.reports.plain_names import decimals, signed
 
-    found = changes(records, baseline, max_drop, max_drops)
-    unknown = set(max_drops) - {change.scorer for change in found}
+    drops = changes(records, baseline, max_drop, max_drops)
+    unknown = set(max_drops) - {change.scorer for change in drops}
     if unknown:
         raise ValueError(f"--max-drop: no scores by {', '.join(sorted(unknown))} in both; leave it out")
     failed = 0
-    for change in found:
+    for change in drops:
         digits = decimals([change.change.value, change.allowed])
         line = (
             f"{change.editor}, {change.scorer}: {interval(change.change, digits, signed)} since the baseline"

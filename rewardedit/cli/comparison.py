@@ -130,11 +130,11 @@ class Comparison:
         from rewardedit.untrusted import file_name
 
         editor = next(iter(self.rows.editors))
-        found = {}
+        digests = {}
         for scorer in self.specs:
             made_of = recorded(folder / file_name(scorer) / file_name(editor)) or {}
-            found[scorer] = {name: made_of.get(name) for name in IDENTITY}
-        return found
+            digests[scorer] = {name: made_of.get(name) for name in IDENTITY}
+        return digests
 
     def result(self, records: Records, tie: float = 0.0) -> tuple[Any, Any]:
         """The requests and the comparison of the editors on them; see `compare_editors`."""
@@ -145,7 +145,7 @@ class Comparison:
         return requests, compare_editors(requests.scores, tie)
 
     def write(
-        self, records: Records, requests: Any, found: Any, folder: Path, draw: list[str] | None = None
+        self, records: Records, requests: Any, comparison: Any, folder: Path, draw: list[str] | None = None
     ) -> None:
         """Writes the scores, the comparison and its page.
 
@@ -163,22 +163,22 @@ class Comparison:
                 row = record["row"]
                 reasons[record["scorer"], row["editor"], row["request"]] = record["reason"]
         drawn = read_draw(draw, requests) if draw else frozenset()
-        own = drawing(self.rows, self.specs, self.size) if draw else None
+        draw_sides = drawing(self.rows, self.specs, self.size) if draw else None
         write_records(records, folder / "scores.parquet")
         write_lines(records, folder / "scores.csv")
         made_of = {"made_of": self.identity(folder / SCORES)}
-        write_json(folder / RESULT, {**found.as_dict(), **made_of})
-        of = Shown(self.rows, requests, reasons, drawing_commands(self.specs), own, drawn)
-        print(f"page: {write_page(found, of, folder)}")
+        write_json(folder / RESULT, {**comparison.as_dict(), **made_of})
+        of = Shown(self.rows, requests, reasons, drawing_commands(self.specs), draw_sides, drawn)
+        print(f"page: {write_page(comparison, of, folder)}")
 
 
-def show(found: Any) -> None:
+def show(comparison: Any) -> None:
     """Prints a comparison in words, and as a table for each scorer."""
     from rewardedit.evaluation.editor_words import NOTE, sentences, table, text_table
     from rewardedit.reports.plain_names import scorer_name
 
-    print("\n".join(sentences(found)))
-    for scorer, one in found.scorers.items():
+    print("\n".join(sentences(comparison)))
+    for scorer, one in comparison.scorers.items():
         print("\n".join(["", *text_table(table(one), scorer_name(scorer).name)]))
     print(f"\n{NOTE}")
 
@@ -204,10 +204,10 @@ def show_judged(records: Records, judge: dict[str, Any], folder: Path | None) ->
     from rewardedit.evaluation.judged_pairs import compare_judged, judged_sentences
     from rewardedit.files import write_json
 
-    found = compare_judged(records)
-    print("\n" + "\n".join(judged_sentences(found, judge_name(judge))))
+    pairs = compare_judged(records)
+    print("\n" + "\n".join(judged_sentences(pairs, judge_name(judge))))
     if folder is not None:
-        write_json(folder / JUDGED, {"pairs": [one.as_dict() for one in found], "verdicts": records})
+        write_json(folder / JUDGED, {"pairs": [one.as_dict() for one in pairs], "verdicts": records})
 
 
 def read_draw(words: list[str], requests: Any) -> frozenset[str]:
@@ -223,10 +223,10 @@ def read_draw(words: list[str], requests: Any) -> frozenset[str]:
         return frozenset(requests.ids[i] for i in largest(spread)[: int(words[0])])
     chosen = set()
     for word in words:
-        own = [requests.ids[i] for i, name in enumerate(requests.names) if name == word]
-        if not own:
+        ids = [requests.ids[i] for i, name in enumerate(requests.names) if name == word]
+        if not ids:
             raise ValueError(f"--draw: expected a number, or names such as {requests.names[0]}; got {word}")
-        chosen.update(own)
+        chosen.update(ids)
     return frozenset(chosen)
 
 
@@ -235,10 +235,10 @@ def drawing_commands(specs: dict[str, ScorerSpec]) -> dict[str, str]:
     from rewardedit.cli.drawing import drawable
     from rewardedit.files import to_json
 
-    found = drawable(specs)
-    if found is None:
+    scorer = drawable(specs)
+    if scorer is None:
         return {}
-    option, spec, title = found
+    option, spec, title = scorer
     word = shlex.quote(spec if isinstance(spec, str) else to_json(spec))
     return {title: f"--scorer {word} {option}"}
 
@@ -255,10 +255,10 @@ def drawing(rows: Any, specs: dict[str, ScorerSpec], size: int | None) -> Any:
     from rewardedit.reports.explain import explain
     from rewardedit.reports.heatmap import draw_heat, heat_map
 
-    found = drawable(specs)
-    if found is None:
+    scored = drawable(specs)
+    if scored is None:
         raise ValueError(f"--draw: expected bpm, dice or a differentiable scorer; got {', '.join(specs)}")
-    option, spec, title = found
+    option, spec, title = scored
     scorer = load_scorers({"": spec}, {})[""].to(devices.default_device())
 
     def draw(row: int) -> tuple[str, Any]:

@@ -31,10 +31,10 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.recipe is not None and not args.recipe.endswith(".yaml"):
         recipe_path(args.recipe)  # refuses an unknown one
-    found = examine(recipe_names() if args.recipe is None else [args.recipe])
-    lines = in_full(found) if args.all else screen(found)
-    print(json.dumps(found, indent=1, ensure_ascii=False) if args.json else "\n".join(lines))
-    return 1 if found["broken"] else 0
+    findings = examine(recipe_names() if args.recipe is None else [args.recipe])
+    lines = in_full(findings) if args.all else screen(findings)
+    print(json.dumps(findings, indent=1, ensure_ascii=False) if args.json else "\n".join(lines))
+    return 1 if findings["broken"] else 0
 
 
 def examine(names: list[str]) -> dict[str, Any]:

@@ -25,18 +25,19 @@ def needs_of(recipe: dict[str, Any]) -> list[str]:
     return lines
 
 
-def screen(found: dict[str, Any]) -> list[str]:
+def screen(findings: dict[str, Any]) -> list[str]:
     """The findings on one screen; with a single recipe, everything that it needs."""
-    recipes = found["recipes"]
+    recipes = findings["recipes"]
     if len(recipes) == 1:
         ((name, recipe),) = recipes.items()
-        return [*of_recipe(name, recipe), *_end(found)]
-    lines = [*_machine(found), *_packages(found["packages"]), *_models(found), *_cache(found["cache"])]
+        return [*of_recipe(name, recipe), *_end(findings)]
+    lines = [*_machine(findings), *_packages(findings["packages"])]
+    lines += [*_models(findings), *_cache(findings["cache"])]
     for title, names in recipe_groups(list(recipes)):
         lines.append(f"{title}:")
         states = {name: state_of(recipes[name]) for name in names}
         lines += _apart(states) if len(states) <= SHORT else _together(states)
-    return [*lines, *_end(found), HINT]
+    return [*lines, *_end(findings), HINT]
 
 
 def of_recipe(name: str, recipe: dict[str, Any]) -> list[str]:
@@ -71,9 +72,9 @@ def _downloads(recipe: dict[str, Any]) -> list[str]:
     return [need["name"] for need in recipe["needs"] if need["on_hub"]]
 
 
-def _machine(found: dict[str, Any]) -> list[str]:
-    device = found["device"]
-    attention = found["attention"]
+def _machine(findings: dict[str, Any]) -> list[str]:
+    device = findings["device"]
+    attention = findings["attention"]
     where = f"{device['name']} ({device['hardware']}; {device['reason']})" if device else "unknown"
     kernel = f"{attention['backend']} ({attention['reason']})" if attention else "unknown"
     return [f"device: {where}", f"attention: {kernel}"]
@@ -100,8 +101,8 @@ def _packages(packages: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _models(found: dict[str, Any]) -> list[str]:
-    models = found["packaged_models"]
+def _models(findings: dict[str, Any]) -> list[str]:
+    models = findings["packaged_models"]
     sizes: list[int] = []
     missing: list[str] = []
     for model in models:
@@ -150,23 +151,23 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _end(found: dict[str, Any]) -> list[str]:
-    if found["broken"]:
-        return ["broken", *_indented(found["broken"])]
+def _end(findings: dict[str, Any]) -> list[str]:
+    if findings["broken"]:
+        return ["broken", *_indented(findings["broken"])]
     return [IN_ORDER]
 
 
-def in_full(found: dict[str, Any]) -> list[str]:
+def in_full(findings: dict[str, Any]) -> list[str]:
     """All findings, a line for each."""
-    lines = [f"python {found['python']}", "packages", *map(line_of_package, found["packages"])]
-    lines += _machine(found)
-    lines += ["models that come with the package", *map(line_of_model, found["packaged_models"])]
-    lines += [f"Hugging Face cache: {found['cache']['folder']}"]
-    lines += list(map(line_of_repo, found["cache"]["repos"])) or ["  empty"]
+    lines = [f"python {findings['python']}", "packages", *map(line_of_package, findings["packages"])]
+    lines += _machine(findings)
+    lines += ["models that come with the package", *map(line_of_model, findings["packaged_models"])]
+    lines += [f"Hugging Face cache: {findings['cache']['folder']}"]
+    lines += list(map(line_of_repo, findings["cache"]["repos"])) or ["  empty"]
     lines += ["recipes"]
-    for name, recipe in found["recipes"].items():
+    for name, recipe in findings["recipes"].items():
         lines += _indented(of_recipe(name, recipe))
-    return [*lines, *_end(found)]
+    return [*lines, *_end(findings)]
 
 
 def line_of_package(package: dict[str, Any]) -> str:

@@ -71,14 +71,14 @@ def disk_line(names: Sequence[str], listed: Mapping[str, float], cache: Path, ru
         cache: the folder that they go to.
         run: the run's folder.
     """
-    told = total(names, listed) if names else "nothing to download"
+    size = total(names, listed) if names else "nothing to download"
     places = f"{free(cache):.1f} GB free in {cache}, {free(run):.1f} GB for the run in {run}"
-    return f"disk: {told}; {places}"
+    return f"disk: {size}; {places}"
 
 
 def free(folder: Path) -> float:
     """Free GB on the disk of a folder that need not be there yet."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free / 1e9
+    existing = folder.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    return shutil.disk_usage(existing).free / 1e9

@@ -170,11 +170,11 @@ def run(args: argparse.Namespace) -> None:
     if mask not in (None, "auto") and not has_models(mask):
         open_masks(mask, "cpu")
     device = devices.default_device()
-    own = world_of(args.world)
-    args.model = args.model or (own.editor if own else EDITOR)
-    judge = read_scorer(args.scorer) if args.scorer else own.judge if own else JUDGE
-    judge = in_world(judge, own) if args.scorer or args.best_of > 1 else None
-    mask = in_world(mask, own) if has_models(mask) else mask
+    world = world_of(args.world)
+    args.model = args.model or (world.editor if world else EDITOR)
+    judge = read_scorer(args.scorer) if args.scorer else world.judge if world else JUDGE
+    judge = in_world(judge, world) if args.scorer or args.best_of > 1 else None
+    mask = in_world(mask, world) if has_models(mask) else mask
     size = file_size(jobs[0].path)
     warn_of_small_models({"--model": names_in(args.model)}, size, MODEL)
     warn_of_small_models({"--scorer": packaged_models(judge) if judge else set()}, size, SCORER)

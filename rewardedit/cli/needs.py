@@ -169,8 +169,8 @@ def missing(thing: Reference, cache: HubCache, recipes: Collection[str]) -> Miss
         extra = extras().get(name)
         return Missing("package", name, f"pip install {name}" if extra is None else install_command(extra))
     if name in NAMES:
-        there = any(Path(resolve_model(name)).rglob("*.safetensors"))
-        return None if there else Missing("model", name, f"{made_by(name, recipes)}; then name its run")
+        complete = any(Path(resolve_model(name)).rglob("*.safetensors"))
+        return None if complete else Missing("model", name, f"{made_by(name, recipes)}; then name its run")
     if Path(name).exists():
         return None
     first, *rest = Path(name).parts
@@ -188,8 +188,8 @@ def _made(name: str, run: str, recipes: Collection[str]) -> Missing:
 
 def made_by(run: str, recipes: Collection[str]) -> str | None:
     """Says which recipe makes a run, or the packaged model of the same name; None if none does."""
-    found = [recipe for recipe in recipes if run_name(recipe) == run]
-    return f"rewardedit train {found[0]} makes it" if found else None
+    makers = [recipe for recipe in recipes if run_name(recipe) == run]
+    return f"rewardedit train {makers[0]} makes it" if makers else None
 
 
 def _missing_model(name: str, cache: HubCache) -> Missing | None:

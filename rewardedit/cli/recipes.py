@@ -117,8 +117,8 @@ def gpu_memory(name: str) -> float | None:
 
 def downloads(name: str) -> str:
     """The GB of a recipe's downloads with an empty cache, as its header says; "" without one."""
-    told = [line.partition(": ")[2] for line in header(name) if line.startswith("Downloads: ")]
-    return told[0] if told else ""
+    sizes = [line.partition(": ")[2] for line in header(name) if line.startswith("Downloads: ")]
+    return sizes[0] if sizes else ""
 
 
 def recipe_folders() -> list[Path]:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     share = read_share(args.shard)
     try:
         rows = candidate_rows(config.candidates, config.data, folder / "candidates", share)
-        found = score_and_label(
+        result = score_and_label(
             config.relabel, rows, config.data, folder / "relabelled", config.candidates, share
         )
     except StageUnfinished as unfinished:
@@ -56,10 +56,10 @@ def run(args: argparse.Namespace) -> None:
         if used := add_up(usage_in(folder / stage) for stage in ("candidates", "relabelled")):
             print_on_main(format_usage(used))
 
-    valid = sum(label is not None for label in found.label)
-    words = config.relabel.reward_prompt(found.scale).words
-    labels = ", ".join(f"{word} {found.label.count(i)}" for i, word in enumerate(words))
-    print_on_main(f"{len(found.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
+    valid = sum(label is not None for label in result.label)
+    words = config.relabel.reward_prompt(result.scale).words
+    labels = ", ".join(f"{word} {result.label.count(i)}" for i, word in enumerate(words))
+    print_on_main(f"{len(result.label)} rows, {valid} valid; {labels}\nshards: {folder / 'relabelled'}")
 
 
 def read_settings(args: argparse.Namespace) -> dict[str, Any]:

@@ -182,12 +182,12 @@ def made_of(
 
     specs, options = settings["scorers"], settings["options"]
     models = {name: packaged_files(spec, **options) for name, spec in specs.items()}
-    found = {"input": args.input, "rows": count_rows(rows), "models": models, **settings}
+    recorded = {"input": args.input, "rows": count_rows(rows), "models": models, **settings}
     if digests := file_digests([named(args), specs, options], out, pictures=True):
-        found["files"] = digests
+        recorded["files"] = digests
     if fingerprints := scorer_fingerprints(specs, load):
-        found["fingerprints"] = fingerprints
-    return found
+        recorded["fingerprints"] = fingerprints
+    return recorded
 
 
 def read_scorers(words: list[str]) -> dict[str, ScorerSpec]:
@@ -313,9 +313,9 @@ def write_or_print(
     bar = tqdm(total=len(rows), desc="scoring", unit="edit", disable=len(rows) == 1)
     with bar, metered() as used:
         try:
-            for found in score_rows(rows, scorers, size, policy):
-                records += found
-                bar.update(len(found) // len(scorers))
+            for batch in score_rows(rows, scorers, size, policy):
+                records += batch
+                bar.update(len(batch) // len(scorers))
         except BaseException:
             tell(None, used)  # it must be paid for all the same
             raise
@@ -367,11 +367,11 @@ def read_scorer(text: str) -> ScorerSpec:
 
 def line_of(record: dict[str, Any]) -> str:
     """A score as one line of the terminal."""
-    found = f"invalid: {record['reason']}"
+    outcome = f"invalid: {record['reason']}"
     if record["valid"]:
         parts = "".join(f"  {name} {value:.4f}" for name, value in record["parts"].items())
-        found = f"{record['score']:.4f}{parts}"
-    return f"{record['id']}  {record['scorer']}  {found}"
+        outcome = f"{record['score']:.4f}{parts}"
+    return f"{record['id']}  {record['scorer']}  {outcome}"
 
 
 def read_batch(sample: Any, size: int | None, policy: str) -> Any:

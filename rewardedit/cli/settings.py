@@ -49,8 +49,8 @@ def settings_of(kind: type, config: Any = None, where: str = "") -> Iterator[Set
             continue
         if typing.get_origin(hints[field.name]) is dict:  # several groups, by names that the recipe gives
             yield Setting(name, type_name(hints[field.name]), list(value or ()), help_text or summary(group))
-            for key, own in (value or {"NAME": None}).items():
-                yield from settings_of(group, own, f"{name}.{key}.")
+            for key, options in (value or {"NAME": None}).items():
+                yield from settings_of(group, options, f"{name}.{key}.")
             continue
         yield Setting(name, type_name(hints[field.name]), value, help_text or summary(group))
         if typing.get_origin(hints[field.name]) is tuple:  # several groups, one after another
@@ -81,18 +81,18 @@ def field_comments(kind: type) -> dict[str, str]:
 
     A field whose default a subclass changes keeps its comment.
     """
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
         if dataclasses.is_dataclass(owner):
-            found |= own_comments(inspect.getsource(owner))
-    return found
+            comments |= own_comments(inspect.getsource(owner))
+    return comments
 
 
 def own_comments(source: str) -> dict[str, str]:
     """The comments of the fields in a class's source."""
     lines = source.splitlines()
     body = typing.cast(ast.ClassDef, ast.parse(source).body[0]).body
-    found: dict[str, str] = {}
+    comments: dict[str, str] = {}
     for node in body:
         if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
             continue
@@ -106,8 +106,8 @@ def own_comments(source: str) -> dict[str, str]:
         written = [rest] if rest.startswith("#") else above
         comment = " ".join(line.removeprefix("#").strip() for line in written)
         if comment:
-            found[node.target.id] = comment
-    return found
+            comments[node.target.id] = comment
+    return comments
 
 
 def type_name(hint: Any) -> str:
@@ -170,9 +170,9 @@ def assignment(setting: Setting) -> str:
 
 def names_in(values: dict[str, Any], where: str = "") -> set[str]:
     """The dotted names of a recipe's values."""
-    found: set[str] = set()
+    names: set[str] = set()
     for key, value in values.items():
-        found.add(f"{where}{key}")
+        names.add(f"{where}{key}")
         if isinstance(value, dict):
-            found |= names_in(value, f"{where}{key}.")
-    return found
+            names |= names_in(value, f"{where}{key}.")
+    return names

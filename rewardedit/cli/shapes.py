@@ -14,17 +14,19 @@ def add_parser(commands: Any) -> None:
     sheet = kinds.add_parser("sheet", help="draw a contact sheet")
     sheet.add_argument("file", metavar="FILE", help="image to draw (.png)")
     sheet.set_defaults(run=draw, parser=sheet, words=None)
-    for own, backdrops in ((export, ["plain"]), (sheet, ["plain", "textured", "photo"])):
-        own.add_argument("--split", choices=("train", "val", "test"), default="val", help="part of the world")
-        own.add_argument(
+    for kind, backdrops in ((export, ["plain"]), (sheet, ["plain", "textured", "photo"])):
+        kind.add_argument(
+            "--split", choices=("train", "val", "test"), default="val", help="part of the world"
+        )
+        kind.add_argument(
             "--backdrops",
             nargs="*",
             choices=("plain", "textured", "photo"),
             default=backdrops,
             help="kinds of backgrounds, taken in turn (default: %(default)s)",
         )
-        own.add_argument("--seed", type=int, default=0, help="random seed of the scenes")
-        own.add_argument("-n", type=int, default=14, help="number of samples (default: %(default)s)")
+        kind.add_argument("--seed", type=int, default=0, help="random seed of the scenes")
+        kind.add_argument("-n", type=int, default=14, help="number of samples (default: %(default)s)")
 
 
 def write_pairs(args: argparse.Namespace) -> None:

@@ -20,9 +20,9 @@ def world_of(name: str | None) -> World | None:
     return None if name is None else world(name)
 
 
-def in_world(spec: ScorerSpec, own: World | None) -> ScorerSpec:
+def in_world(spec: ScorerSpec, world: World | None) -> ScorerSpec:
     """Returns a scorer's spec with the models of a world, where it names none itself."""
-    return spec if own is None else with_options(spec, own.scorers)
+    return spec if world is None else with_options(spec, world.scorers)
 
 
 def size_of(image: Any) -> tuple[int, int] | None:

@@ -62,10 +62,10 @@ def fields_of(module: str, name: str) -> dict[str, Group | None] | None:
     """The fields of a dataclass and of those that it inherits from, each with its group if it has one;
     None if the source does not tell.
     """
-    found = _locate(module, name)
-    if found is None:
+    definition = _locate(module, name)
+    if definition is None:
         return None
-    module, node = found
+    module, node = definition
     fields: dict[str, Group | None] = {}
     for base in reversed(node.bases):
         inherited = fields_of(module, ast.unparse(base))
@@ -92,8 +92,8 @@ def _group(module: str, annotation: ast.expr) -> Group | None:
         return None if inner is None else Group(inner.module, inner.name, holder)
     if not isinstance(annotation, ast.Name):
         return None
-    found = _locate(module, annotation.id)
-    return None if found is None else Group(found[0], found[1].name)
+    node = _locate(module, annotation.id)
+    return None if node is None else Group(node[0], node[1].name)
 
 
 def _locate(module: str, name: str) -> tuple[str, ast.ClassDef] | None:

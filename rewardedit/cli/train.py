@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> None:
     lines = announcements(config, needs, replaced, on_hub)
     announce([line for line in lines if line not in code])
     warn_of_training(config)
-    listed = {name: found.size / 1e9 for name, found in on_hub.items()}
+    listed = {name: entry.size / 1e9 for name, entry in on_hub.items()}
     downloads = [need.name for need in needs if need.on_hub]
     disk = disk_line(downloads, listed, cache.folder, folder)
     if args.dry_run:
@@ -144,8 +144,8 @@ def print_plan(
     incomplete = None
     try:
         # Plans of phases name what earlier ones have left in the folder.
-        asked = (config, folder) if hasattr(config, "trainings") else (config,)
-        lines = module.plan(*asked)
+        arguments = (config, folder) if hasattr(config, "trainings") else (config,)
+        lines = module.plan(*arguments)
     except ValueError as error:
         incomplete = error
         lines = getattr(error, "lines", [])
@@ -213,10 +213,10 @@ def print_settings(recipe: str, words: list[str]) -> None:
         return
     shown: dict[str, Any] = {}
     for key, phase in config.trainings().items():
-        own = (values.get("phases") or values["parts"])[key]["settings"]
+        settings = (values.get("phases") or values["parts"])[key]["settings"]
         kind = type(phase.settings)
         title = f"settings of {recipe}, {key}: {phase.settings.name}"
-        print_group(title, kind, phase.settings, names_in(own), f"{key}.", shown.get(phase.trainer))
+        print_group(title, kind, phase.settings, names_in(settings), f"{key}.", shown.get(phase.trainer))
         shown[phase.trainer] = phase.settings
 
 

@@ -24,13 +24,13 @@ def read_lines(folder: Path, expected: str) -> list[tuple[str, str]]:
     if not files:
         raise ValueError(f"{folder}: expected annotations/*.jsonl, as {expected} has them")
 
-    found = []
+    rows = []
     for file in files:
         lines = file.read_text("utf-8", errors="surrogateescape").split("\n")
         for number, line in enumerate(lines, 1):
             if line.strip():
-                found.append((f"{file.stem}-{number}", line))
-    return found
+                rows.append((f"{file.stem}-{number}", line))
+    return rows
 
 
 def read_object(line: str, name: str) -> dict[str, Any]:

@@ -97,8 +97,8 @@ class ReadErrors(PreparedRows):
     """
 
     def __getitem__(self, index: int) -> str:  # type: ignore[override]
-        found = super().__getitem__(index)
-        return found.reason if isinstance(found, Unreadable) else ""
+        sample = super().__getitem__(index)
+        return sample.reason if isinstance(sample, Unreadable) else ""
 
 
 def usable_rows(

@@ -82,14 +82,14 @@ def name_columns(
     return rows
 
 
-def _others(names: Sequence[str], found: Mapping[str, str]) -> list[str]:
+def _others(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """The columns that hold none of the fields found."""
-    return [name for name in names if name not in found.values()]
+    return [name for name in names if name not in columns.values()]
 
 
-def _lacking(found: Mapping[str, str]) -> list[str]:
+def _lacking(columns: Mapping[str, str]) -> list[str]:
     """The fields with other names that no column holds."""
-    return [field for field in ALIASES if field not in found]
+    return [field for field in ALIASES if field not in columns]
 
 
 def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
@@ -103,33 +103,33 @@ def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict
     return dict(columns)
 
 
-def _preferred(names: Sequence[str], found: Mapping[str, str]) -> dict[str, str]:
+def _preferred(names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
     """The columns of the preferred edit, as the edited image, and of the rejected one; {} unless a table has
     both and no edited image beside them.
     """
-    plain = {_picture(name): name for name in [*names, *found.values()]}
+    plain = {_picture(name): name for name in [*names, *columns.values()]}
     for winner, loser in PREFERENCES:
-        if "edited" not in found and winner in plain and loser in plain:
+        if "edited" not in columns and winner in plain and loser in plain:
             return {"edited": plain[winner], "loser": plain[loser]}
     return {}
 
 
-def _require_one_preferred(file: Path, names: Sequence[str], found: Mapping[str, str]) -> None:
+def _require_one_preferred(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> None:
     """Raises ValueError if a table has an edited image and another preferred one beside the rejected one."""
-    if "edited" not in found or "loser" not in found:
+    if "edited" not in columns or "loser" not in columns:
         return
     plain = {_picture(name): name for name in names}
     for winner, _ in PREFERENCES:
         if winner in plain:
             raise ValueError(
-                f"{file}: expected one preferred edit beside {found['loser']}; got {found['edited']} and "
+                f"{file}: expected one preferred edit beside {columns['loser']}; got {columns['edited']} and "
                 f"{plain[winner]}; say which by columns={{edited: {plain[winner]}}}"
             )
 
 
 def _by_aliases(file: Path, names: Sequence[str], fields: Sequence[str]) -> dict[str, str]:
     """Those of the fields that a column holds by another name, with the column."""
-    found = {}
+    columns = {}
     for field in fields:
         candidates = [name for name in names if _field(name) == field]
         if len(candidates) > 1:
@@ -138,17 +138,17 @@ def _by_aliases(file: Path, names: Sequence[str], fields: Sequence[str]) -> dict
                 f"columns={{{field}: {candidates[0]}}}"
             )
         if candidates:
-            found[field] = candidates[0]
-    return found
+            columns[field] = candidates[0]
+    return columns
 
 
-def _plain_image(names: Sequence[str], found: Mapping[str, str]) -> dict[str, str]:
+def _plain_image(names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
     """The first column that is named an image and no more, as the source, or else as the edited image of a
     table without target; {} if there is none, or nothing for it to be.
     """
     image = next((name for name in names if _picture(name) in IMAGE), None)
-    free = [name for name in ("source", "edited") if name not in found]
-    if image is None or not free or (free == ["edited"] and "target" in found):
+    free = [name for name in ("source", "edited") if name not in columns]
+    if image is None or not free or (free == ["edited"] and "target" in columns):
         return {}
     return {free[0]: image}
 
@@ -188,11 +188,11 @@ def _refuse_misspelt(file: Path, name: str, fields: Sequence[str]) -> None:
 
 
 def _require_found(
-    file: Path, required: Sequence[Sequence[str]], found: Mapping[str, str], left: Sequence[str]
+    file: Path, required: Sequence[Sequence[str]], columns: Mapping[str, str], left: Sequence[str]
 ) -> None:
     """Raises ValueError if a group has no field that was found, though other columns are left."""
     for wanted in required:
-        if left and found.keys().isdisjoint(wanted):
+        if left and columns.keys().isdisjoint(wanted):
             raise ValueError(
                 f"{file}: no column holds the {' or '.join(wanted)}; the others are {', '.join(left)}; say "
                 f"which by columns={{{wanted[0]}: {left[0]}}}"
@@ -220,9 +220,9 @@ def _cell(value: Any) -> Any:
     return text_or_none(value) if isinstance(value, str) else value
 
 
-def _tell(file: Path, found: Mapping[str, str], left: Sequence[str]) -> None:
+def _tell(file: Path, columns: Mapping[str, str], left: Sequence[str]) -> None:
     parts = []
-    renamed = [f"{field} from {name}" for field, name in found.items() if field != name]
+    renamed = [f"{field} from {name}" for field, name in columns.items() if field != name]
     if renamed:
         parts.append(", ".join(renamed))
     if left:

@@ -85,10 +85,10 @@ class DataConfig:
 
         if self.name in WORLDS:
             known = world(self.name)
-            own = self.shapes or WorldConfig()
+            of_world = self.shapes or WorldConfig()
             object.__setattr__(self, "size", self.size or known.size)
-            mix = own.quality_mix or dict(known.quality_mix)
-            object.__setattr__(self, "shapes", dataclasses.replace(own, quality_mix=mix))
+            mix = of_world.quality_mix or dict(known.quality_mix)
+            object.__setattr__(self, "shapes", dataclasses.replace(of_world, quality_mix=mix))
             unused = ("path", "fraction", "holdout_sources", "seed")
             require_unset(
                 self,
@@ -276,7 +276,7 @@ def open_named(data: Mapping[str, DataConfig]) -> Rows:
     Raises:
         ValueError: as `open_rows`.
     """
-    opened = {name: open_rows(own) for name, own in data.items()}
+    opened = {name: open_rows(config) for name, config in data.items()}
     if len(opened) == 1:
         return next(iter(opened.values()))
     named: Any = [PrefixedRows(rows, name) for name, rows in opened.items()]

@@ -136,10 +136,10 @@ def _is_number(value: Any) -> bool:
 def _json_file(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(filter(Path.is_file, path.glob("*.json")))
-    if len(found) != 1:
-        raise ValueError(f"{path}: expected one .json file with the differences; found {len(found)}")
-    return found[0]
+    files = sorted(filter(Path.is_file, path.glob("*.json")))
+    if len(files) != 1:
+        raise ValueError(f"{path}: expected one .json file with the differences; found {len(files)}")
+    return files[0]
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -108,10 +108,10 @@ class MarkedRows(Sequence):
 
     def reasons(self) -> list[str]:
         """The reason of each row's verdict; "" if it has none."""
-        found = []
+        reasons = []
         for row, chosen in self.places:
-            found.append("" if chosen is None else self.edits.differences(row)[chosen].reason)
-        return found
+            reasons.append("" if chosen is None else self.edits.differences(row)[chosen].reason)
+        return reasons
 
     def __getitem__(self, index: int) -> DifferenceRow:  # type: ignore[override]
         row, chosen = self.places[index]

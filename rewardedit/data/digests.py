@@ -81,7 +81,7 @@ def _digest(path: Path, results: list[Path], roots: Sequence[Path] | None = None
     Args:
         roots: further folders of pictures that rows name; None: no contents of pictures count.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     path = table_in(path) or path
     if path.is_dir():
         files = {str(file.relative_to(path)): file for file in _files(path, results)}
@@ -92,14 +92,14 @@ def _digest(path: Path, results: list[Path], roots: Sequence[Path] | None = None
 
     for name, file in files.items():
         size = file.stat().st_size
-        found.update(f"{name} {size}\0".encode(errors="surrogateescape"))
+        digest.update(f"{name} {size}\0".encode(errors="surrogateescape"))
         if roots is None and file != path and file.suffix.lower() in PICTURES:
             continue
         with file.open("rb") as content:
             for first in range(0, size, max(BLOCK, size // BLOCKS)):
                 content.seek(first)
-                found.update(content.read(BLOCK))
-    return found.hexdigest()[:12]
+                digest.update(content.read(BLOCK))
+    return digest.hexdigest()[:12]
 
 
 def _pictures(file: Path, folders: Sequence[Path]) -> dict[str, Path]:

@@ -28,7 +28,7 @@ class EditedFile:
     folder: str
     source: Path
     edited: Path
-    asked: Mapping[str, Any]  # instruction, captions, and other columns
+    row: Mapping[str, Any]  # instruction, captions, and other columns
 
 
 class EditedFiles(Sequence):
@@ -44,7 +44,7 @@ class EditedFiles(Sequence):
         return self.files[index].id
 
     def instruction_of(self, index: int) -> str:
-        return self.files[index].asked["instruction"]
+        return self.files[index].row["instruction"]
 
     def source_ids(self) -> list[str]:
         """The path of each edit's source."""
@@ -62,15 +62,15 @@ class EditedFiles(Sequence):
         """The folder, the files, the type of edit and the other columns of a row of instructions."""
         file = self.files[index]
         named = {"folder": file.folder, "source": str(file.source), "edited": str(file.edited)}
-        kind = {} if file.asked.get("edit_type") is None else {"edit_type": file.asked["edit_type"]}
-        return named | as_details(kind | file.asked.get(OTHERS, {}))
+        kind = {} if file.row.get("edit_type") is None else {"edit_type": file.row["edit_type"]}
+        return named | as_details(kind | file.row.get(OTHERS, {}))
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
         file = self.files[index]
-        captions = {name: file.asked.get(name) for name in CAPTIONS}
+        captions = {name: file.row.get(name) for name in CAPTIONS}
         source = load_pil(file.source)
         edited = load_pil(file.edited)
-        return EditSample(file.id, source, file.asked["instruction"], edited, **captions)
+        return EditSample(file.id, source, file.row["instruction"], edited, **captions)
 
 
 class EditedFolders(EditedFiles):
@@ -90,20 +90,20 @@ class EditedFolders(EditedFiles):
     def __init__(self, folders: Sequence[str], sources: str, instructions: str | Path) -> None:
         files: list[EditedFile] = []
         before = _images_of(sources)
-        asked = read_instructions(instructions) if isinstance(instructions, Path) else None
+        requests = read_instructions(instructions) if isinstance(instructions, Path) else None
         for folder, name in zip(folders, names_of(folders), strict=True):
             after = _images_of(folder)
-            paired = [stem for stem in after if stem in before and (asked is None or stem in asked)]
-            _tell(folder, len(paired), before, after, asked)
+            paired = [stem for stem in after if stem in before and (requests is None or stem in requests)]
+            _tell(folder, len(paired), before, after, requests)
             for stem in paired:
-                row = {"instruction": instructions} if asked is None else asked[stem]
-                own = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
-                files.append(EditedFile(storable(own), storable(name), before[stem], after[stem], row))
+                row = {"instruction": instructions} if requests is None else requests[stem]
+                file_name = after[stem].name if len(folders) == 1 else f"{name}/{after[stem].name}"
+                files.append(EditedFile(storable(file_name), storable(name), before[stem], after[stem], row))
 
         if not files:
             raise ValueError(
                 f"{folders[0]}: expected images named as those of {sources}"
-                f"{'' if asked is None else f' and the rows of {instructions}'}; no name matches"
+                f"{'' if requests is None else f' and the rows of {instructions}'}; no name matches"
             )
         super().__init__(files)
 
@@ -117,7 +117,7 @@ def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
     """
     records = read_records(file)
     columns = {"id": "name"} if any("name" in record for record in records) else {}
-    found: dict[str, dict[str, Any]] = {}
+    by_name: dict[str, dict[str, Any]] = {}
     rows = name_columns(file, records, columns, (("id", "source"), ("instruction",)))
     for number, row in enumerate(rows, 1):
         row["id"] = row.get("id", row.get("source"))
@@ -126,11 +126,11 @@ def read_instructions(file: Path) -> dict[str, dict[str, Any]]:
         if row["id"] is None:
             raise ValueError(f"{file}: row {number} names no image")
         stem = _stem(str(row["id"]))
-        if stem in found:
+        if stem in by_name:
             raise ValueError(f"{file}: row {number}: expected each image once; {stem} comes twice")
-        found[stem] = row
+        by_name[stem] = row
 
-    return found
+    return by_name
 
 
 def _stem(name: str) -> str:
@@ -156,14 +156,14 @@ def _tell(
     edits: int,
     before: Mapping[str, Path],
     after: Mapping[str, Path],
-    asked: Mapping[str, Any] | None,
+    rows: Mapping[str, Any] | None,
 ) -> None:
     without_source: list[str] = []
     without_instruction: list[str] = []
     for stem, file in after.items():
         if stem not in before:
             without_source.append(file.name)
-        elif asked is not None and stem not in asked:
+        elif rows is not None and stem not in rows:
             without_instruction.append(stem)
 
     missing = {

@@ -37,11 +37,11 @@ class EditorRows(Sequence):
         for editor, edits in self.editors.items():
             seen: Counter[tuple[str, str]] = Counter()
             for number, source in enumerate(_source_keys(edits)):
-                asked = (source, edits.instruction_of(number) or "")
+                request = (source, edits.instruction_of(number) or "")
                 self.rows.append((editor, number))
                 self.sources.append(source)
-                self.requests.append(_digest([*asked, seen[asked]]))
-                seen[asked] += 1
+                self.requests.append(_digest([*request, seen[request]]))
+                seen[request] += 1
 
         shared = Counter(self.requests)
         if len(self.editors) > 1 and max(shared.values()) == 1:
@@ -86,13 +86,13 @@ class EditorRows(Sequence):
         """A row's own details, and what it is in the comparison."""
         editor, number = self.rows[index]
         edits = self.editors[editor]
-        own = {
+        columns = {
             "editor": editor,
             "name": Path(edits.id_of(number)).stem,
             "source_id": self.sources[index][:16],
             "request": self.requests[index],
         }
-        return edits.details(number) | own
+        return edits.details(number) | columns
 
 
 def open_editors(

@@ -94,9 +94,9 @@ def read_ranking(ranking: str) -> Preferred:
     Raises:
         ValueError: on anything but two different letters from A to D and > or =.
     """
-    found = RANKING.fullmatch(str(ranking))
-    if found is None or found[1] == found[3]:
+    match = RANKING.fullmatch(str(ranking))
+    if match is None or match[1] == match[3]:
         raise ValueError(f'ranking: expected one such as "A>B", "C>A" or "A=B"; got {ranking!r}')
-    if found[2] == "=":
+    if match[2] == "=":
         return "tie"
-    return "left" if found[1] < found[3] else "right"
+    return "left" if match[1] < match[3] else "right"

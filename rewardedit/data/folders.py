@@ -46,12 +46,12 @@ def by_stem(files: Iterable[Path]) -> dict[str, Path]:
     Raises:
         ValueError: if two have the same.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for file in files:
-        if file.stem in found:
+        if file.stem in paths:
             raise ValueError(
-                f"{file.parent}: {found[file.stem].name} and {file.name} differ only in their suffix; "
+                f"{file.parent}: {paths[file.stem].name} and {file.name} differ only in their suffix; "
                 "rename one"
             )
-        found[file.stem] = file
-    return found
+        paths[file.stem] = file
+    return paths

@@ -296,13 +296,13 @@ def data_files(local: Path, kind: str, split: str) -> list[str]:
     if kind == "arrow":
         return [str(file) for file in files if not file.name.startswith("cache-")]  # of `map` and `filter`
 
-    own = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
-    if not own:
+    matching = [str(file) for file in files if re.search(re.escape(split) + r"(?!\d)", file.name)]
+    if not matching:
         raise ValueError(
             f"{local}: no {kind} file of split {split!r}; expected a name such as "
             f"{split}-00000.{ENDINGS[kind]}"
         )
-    return own
+    return matching
 
 
 def _undecoded(feature: Any) -> Any:
@@ -380,16 +380,16 @@ def _image_folder(folder: Path, columns: tuple[str, ...], optional: tuple[str, .
 
     from rewardedit.data.table import read_records
 
-    found = list(filter(Path.is_file, (folder / "metadata.jsonl", folder / "metadata.csv")))
-    if not found:
+    tables = list(filter(Path.is_file, (folder / "metadata.jsonl", folder / "metadata.csv")))
+    if not tables:
         raise ValueError(
             f"{folder}: an image folder needs metadata.jsonl or metadata.csv with {', '.join(columns)}"
         )
 
-    records = read_records(found[0])
+    records = read_records(tables[0])
     missing = set(columns) - set(records[0]) - set(optional)
     if missing:
-        raise ValueError(f"{found[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
+        raise ValueError(f"{tables[0]}: lacks {', '.join(sorted(missing))}; it has {', '.join(records[0])}")
 
     rows = []
     for record in records:

@@ -41,11 +41,11 @@ def warn_of_benchmarks(data: Iterable[Any]) -> None:
     Args:
         data: data sets and sequences that a recipe names, with name, path and split.
     """
-    for own in data:
-        named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(own.path).name)
-        if own.name == "magicbrush" and (own.split != "train" or named is not None):
+    for config in data:
+        named = re.search(r"(?<![a-z])(?:dev|val|test)(?![a-z])", Path(config.path).name)
+        if config.name == "magicbrush" and (config.split != "train" or named is not None):
             warnings.warn(
-                f"MagicBrush's split {own.split!r} of {own.path}: ImagenHub and GenAI-Bench use its images; "
-                "a scorer that is trained on them cannot be evaluated there",
+                f"MagicBrush's split {config.split!r} of {config.path}: ImagenHub and GenAI-Bench use its "
+                "images; a scorer that is trained on them cannot be evaluated there",
                 stacklevel=2,
             )

@@ -72,6 +72,6 @@ def stream_pairs(config: PairsConfig) -> Iterator[EditPair | Unreadable]:
         ValueError: if files, columns or the split are missing.
     """
     table = PREFERENCES[config.name](config.path, config.split, streaming=True)
-    found = islice(enumerate(table.rows.skip(config.offset), config.offset), config.limit)
-    named = ((str(number), (row, number)) for number, row in found)
+    numbered = islice(enumerate(table.rows.skip(config.offset), config.offset), config.limit)
+    named = ((str(number), (row, number)) for number, row in numbered)
     return read_each(named, lambda row: table.pair(table.opened(*row)))

@@ -144,12 +144,12 @@ class Packed:
 
     def unpack(self) -> list[PixelSample | Unreadable]:
         images: list[dict[str, Tensor]] = [{} for _ in self.rows]
-        for name, (having, found) in self.images.items():
-            for i, image in zip(having, found, strict=True):
+        for name, (having, stacked) in self.images.items():
+            for i, image in zip(having, stacked, strict=True):
                 images[i][name] = image
         samples = []
-        for row, own in zip(self.rows, images, strict=True):
-            samples.append(row if isinstance(row, Unreadable) else PixelSample(**row, **own))
+        for row, row_images in zip(self.rows, images, strict=True):
+            samples.append(row if isinstance(row, Unreadable) else PixelSample(**row, **row_images))
         return samples
 
 
@@ -212,14 +212,16 @@ def read_batches(
         first += len(samples) + len(unreadable)
 
         numbers = list(samples)
-        for part in split_by_fields(list(samples.values()), fields):
-            own = numbers[: len(part)]
-            numbers = numbers[len(part) :]
+        for chunk in split_by_fields(list(samples.values()), fields):
+            of_chunk = numbers[: len(chunk)]
+            numbers = numbers[len(chunk) :]
             before = {}
             for number in list(unreadable):
                 if not numbers or number < numbers[0]:
                     before[number] = unreadable.pop(number)
-            yield RowBatch(own, [sample.id for sample in part], collate_pixels(part, fields=fields), before)
+            yield RowBatch(
+                of_chunk, [sample.id for sample in chunk], collate_pixels(chunk, fields=fields), before
+            )
         if unreadable:
             yield RowBatch([], [], None, unreadable)
 

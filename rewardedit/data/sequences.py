@@ -159,17 +159,17 @@ def sessions(images: Sequence[str], turns: Sequence[int]) -> list[list[int]]:
     by_image: dict[str, list[int]] = {}
     for row, image in enumerate(images):
         by_image.setdefault(image, []).append(row)
-    found = []
+    sequences = []
     for rows in by_image.values():
         rows = sorted(rows, key=lambda row: turns[row])
         session = rows[:1]
         for before, row in pairwise(rows):
             if turns[row] != turns[before] + 1:
-                found.append(session)
+                sequences.append(session)
                 session = []
             session.append(row)
-        found.append(session)
-    return [session for session in found if len(session) >= FEWEST_TURNS]
+        sequences.append(session)
+    return [session for session in sequences if len(session) >= FEWEST_TURNS]
 
 
 class SeedDataEdit(Sequence):
@@ -210,5 +210,5 @@ class SeedDataEdit(Sequence):
             images.append(str(image))
             instructions.append(instruction)
 
-        found = tuple(load_image(find_image(self.folder, image, WITHIN)) for image in images)
-        return EditSequence(name, found, tuple(instructions), source_id=images[0])
+        opened = tuple(load_image(find_image(self.folder, image, WITHIN)) for image in images)
+        return EditSequence(name, opened, tuple(instructions), source_id=images[0])

@@ -34,8 +34,8 @@ def stream_rows(data: DataConfig) -> Iterator[EditSample | Unreadable]:
         named = ((row_id(rows, number), number) for number in range(len(rows)))
         return read_each(named, rows.__getitem__)
 
-    found = islice(table.stream(data.offset, data.edit_types), data.limit)
-    named = ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in found)
+    numbered = islice(table.stream(data.offset, data.edit_types), data.limit)
+    named = ((table.row_id({**row, ROW_NUMBER: number}), (row, number)) for number, row in numbered)
     return read_each(named, lambda row: table.sample(table.opened(*row)))
 
 
@@ -70,23 +70,23 @@ class FetchedRows(Sequence):
     without an id of its own is called "3-17": number 17 of file 3, both counted from 0.
     """
 
-    def __init__(self, table: HubRows, file: int, found: list[tuple[int, dict[str, Any]]]) -> None:
+    def __init__(self, table: HubRows, file: int, rows: list[tuple[int, dict[str, Any]]]) -> None:
         self.table = table
         self.file = file
-        self.found = found
+        self.rows = rows
 
     def __len__(self) -> int:
-        return len(self.found)
+        return len(self.rows)
 
     def _number(self, index: int) -> str:
-        return f"{self.file}-{self.found[index][0]}"
+        return f"{self.file}-{self.rows[index][0]}"
 
     def id_of(self, index: int) -> str:
         """A row's id, also if the row cannot be read."""
-        return self.table.row_id({**self.found[index][1], ROW_NUMBER: self._number(index)})
+        return self.table.row_id({**self.rows[index][1], ROW_NUMBER: self._number(index)})
 
     def __getitem__(self, index: int) -> EditSample:  # type: ignore[override]
-        return self.table.sample(self.table.opened(self.found[index][1], self._number(index)))
+        return self.table.sample(self.table.opened(self.rows[index][1], self._number(index)))
 
 
 @dataclass(frozen=True)
@@ -116,11 +116,11 @@ class StreamedFile:
         """Its rows of these types of edit; none: all."""
         rows = self.table.rows.shard(num_shards=self.table.rows.num_shards, index=self.number)
         column = self.table.type_column
-        found = []
+        chunk = []
         for number, row in enumerate(read_on(rows)):
             if not self.edit_types or row[column] in self.edit_types:
-                found.append((number, row))
-        return FetchedRows(self.table, self.number, found)
+                chunk.append((number, row))
+        return FetchedRows(self.table, self.number, chunk)
 
 
 @dataclass(frozen=True)

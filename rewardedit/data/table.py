@@ -65,13 +65,13 @@ class Table(Sequence):
         """
         file = Path(path)
         if file.is_dir():
-            found = table_in(file)
-            if found is None:
+            table = table_in(file)
+            if table is None:
                 raise ValueError(
                     f"{path}: expected one of {', '.join(NAMES)} in the folder; for a folder of edits, name "
                     "the folder of their sources: score FOLDER --sources FOLDER"
                 )
-            file = found
+            file = table
 
         self.file = file
         self.root = file.parent if root is None else Path(root)
@@ -126,22 +126,22 @@ class Table(Sequence):
         own.
         """
         digests: dict[str, str] = {}
-        found = []
+        ids = []
         for index, record in enumerate(self.records):
             source = record.get("source")
             if isinstance(source, StoredImage):
-                found.append(_digest(source.read()))
+                ids.append(_digest(source.read()))
                 continue
             if isinstance(source, str) and source not in digests:
                 with suppress(*CONTENT_ERRORS):
                     digests[source] = _digest(self._path(index + 1, "source", source).read_bytes())
-            found.append(digests.get(str(source), f"row {index} without an image"))
-        return found
+            ids.append(digests.get(str(source), f"row {index} without an image"))
+        return ids
 
     def id_of(self, index: int) -> str:
         """A row's id, or its number from 0 if it has none; also for a row that cannot be read."""
-        own = self.records[index].get("id")
-        return str(index) if own in (None, "") else str(own)
+        given = self.records[index].get("id")
+        return str(index) if given in (None, "") else str(given)
 
     def instruction_of(self, index: int) -> str | None:
         """A row's instruction; None for one that has none."""

@@ -86,10 +86,10 @@ def _members(file: Any) -> Iterator[tarfile.TarInfo]:
 
 def load(file: Any, row: dict[str, Any]) -> dict[str, Any]:
     """A row with its members' bytes, or with `FAULT` if one of them is too large."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name, value in row.items():
         if not isinstance(value, tuple):
-            found[name] = value
+            columns[name] = value
             continue
         offset, size = value
         if not 0 <= size <= MAX_IMAGE_BYTES:
@@ -97,8 +97,8 @@ def load(file: Any, row: dict[str, Any]) -> dict[str, Any]:
             reason = f"{printable(name)}: expected at most {most} MiB; got {size // 2**20} MiB"
             return {KEY: row[KEY], FAULT: reason}
         file.seek(offset)
-        found[name] = file.read(size)
-    return found
+        columns[name] = file.read(size)
+    return columns
 
 
 class TarRows(Sequence):

@@ -121,8 +121,8 @@ def _words(row: dict[str, Any]) -> dict[str, Any]:
 
 def _file(row: dict[str, Any], name: str) -> Any:
     """A member of a row, of any format, as 🤗 datasets stores image files; None if it has none."""
-    found = row.get(name) or next((row[member] for member in row if member.startswith(f"{name}.")), None)
-    return None if found is None else {"bytes": found, "path": None}
+    content = row.get(name) or next((row[member] for member in row if member.startswith(f"{name}.")), None)
+    return None if content is None else {"bytes": content, "path": None}
 
 
 def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
@@ -138,8 +138,8 @@ def tar_files(path: str, split: str, streaming: bool) -> Sequence[str]:
     import datasets
 
     try:
-        found = datasets.load_dataset_builder(path).config.data_files or {}
-        files = [str(name) for name in found.get(split, []) if str(name).endswith(".tar")]
+        names_by_split = datasets.load_dataset_builder(path).config.data_files or {}
+        files = [str(name) for name in names_by_split.get(split, []) if str(name).endswith(".tar")]
         if files and not streaming:
             files = datasets.DownloadManager().download(files)
     except (OSError, datasets.exceptions.DatasetsError) as error:

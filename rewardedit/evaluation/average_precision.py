@@ -53,7 +53,7 @@ def one_kind(boxed: Any) -> str:
     return ""
 
 
-def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
+def match(detected: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
     """Matches found boxes with true ones, for each class that a true box has.
 
     In falling order of confidence, a found box takes the free true box of its class and image with which it
@@ -62,8 +62,8 @@ def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
     Raises:
         ValueError: if the two have different numbers of images.
     """
-    if len(found) != len(truth):
-        raise ValueError(f"found: expected boxes of {len(truth)} images; got {len(found)}")
+    if len(detected) != len(truth):
+        raise ValueError(f"detected: expected boxes of {len(truth)} images; got {len(detected)}")
     kinds = dict.fromkeys(map(kind, chain.from_iterable(truth)))
     matches = []
     for name in kinds:
@@ -71,7 +71,7 @@ def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
         images: list[int] = []
         hits: list[np.ndarray] = []
         counts = np.zeros(len(truth))
-        for i, (predicted, true) in enumerate(zip(found, truth, strict=True)):
+        for i, (predicted, true) in enumerate(zip(detected, truth, strict=True)):
             predicted = [one for one in predicted if kind(one) == name]
             true = [one for one in true if kind(one) == name]
             predicted = sorted(predicted, key=lambda one: -one.confidence)[:MOST]
@@ -85,10 +85,10 @@ def match(found: Boxes, truth: Boxes, kind: Kind = one_kind) -> list[Matches]:
     return matches
 
 
-def _hits(found: Sequence[Boxed], truth: Sequence[Boxed]) -> np.ndarray:
+def _hits(detected: Sequence[Boxed], truth: Sequence[Boxed]) -> np.ndarray:
     """(thresholds, n), True for each found box of an image that takes a true one."""
-    hits = np.zeros((len(THRESHOLDS), len(found)), dtype=bool)
-    overlaps = _iou([one.box for one in found], [one.box for one in truth])
+    hits = np.zeros((len(THRESHOLDS), len(detected)), dtype=bool)
+    overlaps = _iou([one.box for one in detected], [one.box for one in truth])
     for t, threshold in enumerate(THRESHOLDS):
         free = np.ones(len(truth), dtype=bool)
         for i, row in enumerate(overlaps):
@@ -137,7 +137,7 @@ def mean_precision(matches: Sequence[Matches], weight: np.ndarray) -> tuple[floa
 
 
 def average_precision(
-    found: Boxes,
+    detected: Boxes,
     truth: Boxes,
     kind: Kind = one_kind,
     cluster: Clusters | None = None,
@@ -150,7 +150,7 @@ def average_precision(
         kind: the class of a box, such as its command; by default classes do not count.
         cluster: the source image of each image, which are drawn whole; None: all are different.
     """
-    matches = match(found, truth, kind)
+    matches = match(detected, truth, kind)
     index, clusters = cluster_index(cluster_names(cluster, len(truth)))
     value, at_50 = mean_precision(matches, np.ones(len(truth)))
     if clusters < 2 or np.isnan(value):
@@ -175,7 +175,7 @@ def precision_difference(
 ) -> Comparison:
     """The difference AP(first) − AP(second) with its interval, the same source images drawn for both."""
     index, clusters = cluster_index(cluster_names(cluster, len(truth)))
-    pair = [match(found, truth, kind) for found in (first, second)]
+    pair = [match(detected, truth, kind) for detected in (first, second)]
     whole = np.ones(len(truth))
     a, b = (mean_precision(matches, whole)[0] for matches in pair)
     drawn = []

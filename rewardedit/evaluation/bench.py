@@ -64,7 +64,7 @@ def require_scores(scores: ItemScores) -> None:
 def without_items(scores: ItemScores, left_out: Mapping[str, set[str]]) -> ItemScores:
     """The scores without some items of some scorers."""
     values = {}
-    for scorer, own in scores.values.items():
+    for scorer, by_item in scores.values.items():
         gone = left_out.get(scorer, set())
-        values[scorer] = {name: value for name, value in own.items() if name not in gone}
+        values[scorer] = {name: value for name, value in by_item.items() if name not in gone}
     return ItemScores(values, scores.decisions, scores.reasons)

@@ -160,10 +160,10 @@ def write_page(results: Results, path: AnyPath) -> None:
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, float | str | None]:
     """Nested settings as one row of texts."""
-    found: dict[str, float | str | None] = {}
+    cells: dict[str, float | str | None] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found |= _flat(value, f"{prefix}{name}.")
+            cells |= _flat(value, f"{prefix}{name}.")
         else:
-            found[f"{prefix}{name}"] = str(value)
-    return found
+            cells[f"{prefix}{name}"] = str(value)
+    return cells

@@ -249,9 +249,9 @@ def _padded(values: Tensor, n: int) -> Tensor:
     return out
 
 
-def _rated(test: HeldOut, images: Tensor, asked: int) -> Rating:
-    """Exact ratings of the edits, NaN for rows beyond the first `asked`, in which no edit was asked for."""
-    return Rating(*(_padded(values[:asked], len(test)) for values in vars(test.rate(images)).values()))
+def _rated(test: HeldOut, images: Tensor, instructed: int) -> Rating:
+    """Exact ratings of the edits, NaN for rows beyond the first `instructed`, for which no edit was made."""
+    return Rating(*(_padded(values[:instructed], len(test)) for values in vars(test.rate(images)).values()))
 
 
 def heat_of(scorer: Scorer | None, rows: HeldOut, images: Tensor) -> Callable[[int], Tensor] | None:

@@ -53,9 +53,9 @@ def _exact(ratings: dict[str, Rating], test: HeldOut, main: str) -> dict[str, An
     differences = {}
     for name in ratings:
         if name != main:
-            found = paired(ratings[main].score, ratings[name].score, test)
-            out[VERSUS.get(name, f"ci95_vs_{name}")] = found and found["ci95"]
-            differences[name] = found
+            difference = paired(ratings[main].score, ratings[name].score, test)
+            out[VERSUS.get(name, f"ci95_vs_{name}")] = difference and difference["ci95"]
+            differences[name] = difference
     return {**out, "differences": differences, "n": len(test)}
 
 
@@ -111,6 +111,6 @@ def paired(a: Tensor, b: Tensor, test: HeldOut, kept: Tensor | None = None) -> d
     sources = [test.source_id[i] for i in rows]
     if len(set(sources)) < 2:
         return None
-    found = paired_bootstrap(a[rows].numpy(), b[rows].numpy(), sources).as_dict()
+    interval = paired_bootstrap(a[rows].numpy(), b[rows].numpy(), sources).as_dict()
     signs = (a[rows] - b[rows]).sign()
-    return {**found, "wins": int((signs > 0).sum()), "losses": int((signs < 0).sum())}
+    return {**interval, "wins": int((signs > 0).sum()), "losses": int((signs < 0).sum())}

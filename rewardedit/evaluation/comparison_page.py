@@ -89,14 +89,14 @@ def _notes(metrics: dict[str, Any], of: Compared) -> list[str]:
     return notes
 
 
-def _digits(found: Iterable[dict[str, Any] | None], least: int) -> int:
+def _digits(figures: Iterable[dict[str, Any] | None], least: int) -> int:
     """Decimal places that show the narrowest of these differences' intervals."""
-    return decimals_of_widths((one["ci95"][1] - one["ci95"][0] for one in found if one), least)
+    return decimals_of_widths((one["ci95"][1] - one["ci95"][0] for one in figures if one), least)
 
 
-def _difference(found: dict[str, Any], digits: int) -> str:
-    low, high = found["ci95"]
-    return f"{signed(found['difference'], digits)} [{signed(low, digits)}, {signed(high, digits)}]"
+def _difference(difference: dict[str, Any], digits: int) -> str:
+    low, high = difference["ci95"]
+    return f"{signed(difference['difference'], digits)} [{signed(low, digits)}, {signed(high, digits)}]"
 
 
 def _commands(of: Compared, folder: Path) -> list[tuple[str, str]]:
@@ -115,11 +115,11 @@ def _commands(of: Compared, folder: Path) -> list[tuple[str, str]]:
     return commands
 
 
-def _interval(name: str, found: dict[str, Any] | None, higher_is: int, digits: int) -> Interval:
-    if found is None:
+def _interval(name: str, figure: dict[str, Any] | None, higher_is: int, digits: int) -> Interval:
+    if figure is None:
         return Interval(name, "too few scores")
-    low, high = found["ci95"]
-    return Interval(name, _difference(found, digits), found["difference"], low, high, higher_is)
+    low, high = figure["ci95"]
+    return Interval(name, _difference(figure, digits), figure["difference"], low, high, higher_is)
 
 
 def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
@@ -132,12 +132,12 @@ def _scorer_panels(metrics: dict[str, Any], of: Compared) -> list[Intervals]:
         says = plain.says + (" It trained the editor." if scorer == of.reward else "")
         says += f" In brackets: means of {variant_name(of.main)} and of the other, over edits that both have."
         rows = []
-        for name, found in by_variant.items():
+        for name, figures in by_variant.items():
             label = variant_name(name)
-            if found is not None:
-                label += f" ({fixed(found['mean_a'], digits)} − {fixed(found['mean_b'], digits)}"
-                label += f", {found['n']} edits)" if found["n"] < metrics["n"] else ")"
-            rows.append(_interval(label, found, 1, digits))
+            if figures is not None:
+                label += f" ({fixed(figures['mean_a'], digits)} − {fixed(figures['mean_b'], digits)}"
+                label += f", {figures['n']} edits)" if figures["n"] < metrics["n"] else ")"
+            rows.append(_interval(label, figures, 1, digits))
         panels.append(Intervals(plain.name, says, rows))
     return panels
 
@@ -149,12 +149,12 @@ def _kind_panels(of: Compared, test: HeldOut) -> list[Intervals]:
     if len(kinds) < 2:
         return []
     values = (of.values[of.main], of.values["base"])
-    found = {}
+    panels = {}
     for kind in kinds:
         is_kind = torch.tensor([name == kind for name in types])
-        found[f"{kind} ({int(is_kind.sum())})"] = paired(*values, test, is_kind)
-    digits = _digits(found.values(), decimals(finite(values)))
-    rows = [_interval(name, one, 1, digits) for name, one in found.items()]
+        panels[f"{kind} ({int(is_kind.sum())})"] = paired(*values, test, is_kind)
+    digits = _digits(panels.values(), decimals(finite(values)))
+    rows = [_interval(name, one, 1, digits) for name, one in panels.items()]
     says = f"Difference to the base; in brackets the number of edits. {of.names[of.judge].says}"
     return [Intervals(f"{of.judge_name} by kind of edit", says, rows)]
 

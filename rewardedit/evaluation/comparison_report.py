@@ -20,15 +20,15 @@ def _scorer_table(metrics: dict[str, Any], main: str) -> str:
         chosen = " (chose the settings)" if scorer == metrics["chosen_by"] else ""
         lines.append(f"  {scorer}{chosen}")
         for name, values in means.items():
-            found = differences.get(name)
-            mean = values[scorer] if found is None else found["mean_b"]
+            difference = differences.get(name)
+            mean = values[scorer] if difference is None else difference["mean_b"]
             line = f"    {name:<24}" + ("      –" if mean is None else f"{mean:7.3f}")
-            if found is not None:
-                low, high = found["ci95"]
-                line += f"  {found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-                line += f"  {found['wins']} : {found['losses']}"
-                if found["n"] < metrics["n"]:
-                    line += f", on {found['n']} of them, where {main} has {found['mean_a']:.3f}"
+            if difference is not None:
+                low, high = difference["ci95"]
+                line += f"  {difference['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+                line += f"  {difference['wins']} : {difference['losses']}"
+                if difference["n"] < metrics["n"]:
+                    line += f", on {difference['n']} of them, where {main} has {difference['mean_a']:.3f}"
             lines.append(line)
     return "\n".join(lines)
 
@@ -39,14 +39,14 @@ def _exact_table(metrics: dict[str, Any], main: str) -> str:
         f"{EXACT} mean (0–10) on {exact['n']} held-out edits; difference of {main} − variant, 95 % interval"
     ]
     for name in metrics["kinds"]:
-        found = exact["differences"].get(name)
+        difference = exact["differences"].get(name)
         versus = ""
-        if found is not None:
-            low, high = found["ci95"]
-            versus = f"  {found['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
-            if found["n"] < exact["n"]:
-                versus += f", on {found['n']} of them, where {main} has {found['mean_a']:.2f}"
-        mean = exact[name] if found is None else found["mean_b"]
+        if difference is not None:
+            low, high = difference["ci95"]
+            versus = f"  {difference['difference']:+.2f} [{low:+.2f}, {high:+.2f}]"
+            if difference["n"] < exact["n"]:
+                versus += f", on {difference['n']} of them, where {main} has {difference['mean_a']:.2f}"
+        mean = exact[name] if difference is None else difference["mean_b"]
         lines.append(f"  {name:<24}{mean:6.2f}{versus}")
     # A share of nothing says nothing.
     gain = f"{100 * exact['relative_gain']:+.1f} %" if exact["base"] >= 0.05 else "–"

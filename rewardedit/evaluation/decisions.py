@@ -262,15 +262,15 @@ def baselines(votes: Labels, ways: Ways) -> dict[str, float]:
     preferred = np.isin(votes, (A, B))
     if ways == 2:
         return {"always tie": 0.0, "random answer": 0.5, "random score": 0.5}
-    found = {
+    shares = {
         "always tie": float((votes == TIE).mean()),
         "random answer": 1 / ways,
         "random score": float(preferred.mean() / 2),
     }
     if ways == 4:
-        found["always both bad"] = float((votes == BAD).mean())
-        found["always equal"] = float(1 - preferred.mean())
-    return found
+        shares["always both bad"] = float((votes == BAD).mean())
+        shares["always equal"] = float(1 - preferred.mean())
+    return shares
 
 
 @dataclass(frozen=True)
@@ -291,8 +291,8 @@ def misdecided(
         raise ValueError(
             f"expected (n,) ids, decisions, scores; got {len(ids)}, {len(stored)}, {len(by_rule)}"
         )
-    found = zip(ids, map(str, stored), map(str, by_rule), strict=True)
-    return [Misdecided(*row) for row in found if row[1] != row[2]]
+    decided = zip(ids, map(str, stored), map(str, by_rule), strict=True)
+    return [Misdecided(*row) for row in decided if row[1] != row[2]]
 
 
 def _scores(values: Values) -> np.ndarray:

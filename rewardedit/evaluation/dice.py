@@ -51,10 +51,10 @@ def _area(box: Box) -> float:
 
 def detect_all(detector: DifferenceDetector, batches: Iterable[EditBatch]) -> list[Detection]:
     """Finds the differences of all rows of some batches."""
-    found: list[Detection] = []
+    detections: list[Detection] = []
     for batch in batches:
-        found += detector.detect(batch)
-    return found
+        detections += detector.detect(batch)
+    return detections
 
 
 def detection_table(
@@ -119,13 +119,13 @@ def coherence_accuracy(
 
 
 def coherence_precision(
-    found: Sequence[Sequence[Judged]],
+    judged: Sequence[Sequence[Judged]],
     truth: Sequence[Sequence[Judged]],
     cluster: Clusters | None = None,
     resamples: int = 1000,
 ) -> Estimate:
     """AP@[.5:.95] of detections whose class is the judgement, the mean of both classes, in [0, 1]."""
-    return average_precision(found, truth, lambda one: str(one.coherent), cluster, resamples)[0]
+    return average_precision(judged, truth, lambda one: str(one.coherent), cluster, resamples)[0]
 
 
 def augmented_table(
@@ -164,11 +164,11 @@ def editors_table(scores: Mapping[str, Scores], ratings: Mapping[str, Values]) -
         "rank_by_rating"}}, ranks from 1, the best; and "spearman", of the two rankings.
     """
     rows: dict[str, dict[str, float]] = {}
-    for name, own in scores.items():
-        row = {"score": float(own.score.nanmean())}
+    for name, by_row in scores.items():
+        row = {"score": float(by_row.score.nanmean())}
         for part in ("coherent", "unwanted_area", "unchanged"):
-            row[part] = float(own.parts[part].nanmean())
-        row["invalid"] = float((~own.valid).float().mean())
+            row[part] = float(by_row.parts[part].nanmean())
+        row["invalid"] = float((~by_row.valid).float().mean())
         row["rating"] = float(np.nanmean(np.asarray(ratings[name], dtype=float)))
         rows[name] = row
     ours = [row["score"] for row in rows.values()]

@@ -17,13 +17,13 @@ from rewardedit.reports.plain_names import scorer_name, signed
 from rewardedit.reports.report import Headline, Report
 
 
-def write_page(found: EditorComparison, of: Shown, folder: Path) -> Path:
+def write_page(comparison: EditorComparison, of: Shown, folder: Path) -> Path:
     """Writes report.html, and its images beside it; returns its path."""
-    report = Report(f"Comparison of {', '.join(found.editors)}")
-    report.headline(_headline(found))
-    report.panels("Differences of the best editor to each other one", _panels(found))
-    report.panels("Differences by kind of edit", _kind_panels(found))
-    for scorer, one in found.scorers.items():
+    report = Report(f"Comparison of {', '.join(comparison.editors)}")
+    report.headline(_headline(comparison))
+    report.panels("Differences of the best editor to each other one", _panels(comparison))
+    report.panels("Differences by kind of edit", _kind_panels(comparison))
+    for scorer, one in comparison.scorers.items():
         plain = scorer_name(scorer)
         report.table(plain.name, table(one))
         report.text(plain.says)
@@ -35,10 +35,10 @@ def write_page(found: EditorComparison, of: Shown, folder: Path) -> Path:
     return report.save(folder / "report.html")
 
 
-def _headline(found: EditorComparison) -> Headline:
+def _headline(comparison: EditorComparison) -> Headline:
     """The result by the first scorer, and below it those by the others."""
-    first, *others = sentences(found)
-    scorer, one = next(iter(found.scorers.items()))
+    first, *others = sentences(comparison)
+    scorer, one = next(iter(comparison.scorers.items()))
     best = one.ranked[0]
     if len(one.ranked) == 1:
         return Headline(f"{best} by {scorer_name(scorer).name}", first, notes=others)
@@ -59,9 +59,9 @@ def _headline(found: EditorComparison) -> Headline:
     return Headline(title, first, tone, counts, others)
 
 
-def _panels(found: EditorComparison) -> list[Intervals]:
+def _panels(comparison: EditorComparison) -> list[Intervals]:
     panels = []
-    for scorer, one in found.scorers.items():
+    for scorer, one in comparison.scorers.items():
         best, *others = one.ranked
         rows = [_interval(f"{best} − {other}", one.pair(best, other), one) for other in others]
         if rows:
@@ -69,10 +69,10 @@ def _panels(found: EditorComparison) -> list[Intervals]:
     return panels
 
 
-def _kind_panels(found: EditorComparison) -> list[Intervals]:
+def _kind_panels(comparison: EditorComparison) -> list[Intervals]:
     """A panel for each scorer: the two best editors' difference on each kind of edit."""
     panels = []
-    for scorer, one in found.scorers.items():
+    for scorer, one in comparison.scorers.items():
         if len(one.kinds) < 2 or len(one.ranked) < 2:
             continue
         first, second = one.ranked[:2]

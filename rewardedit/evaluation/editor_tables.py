@@ -12,37 +12,37 @@ STRENGTHS = "Strength of each editor (Bradley and Terry)"
 AGREEMENT = "Agreement of two scorers on the order of the editors"
 
 
-def tables(found: EditorComparison) -> list[Table]:
+def tables(comparison: EditorComparison) -> list[Table]:
     """Means with ranks; for two editors and more, wins and strengths; for two scorers and more, how far they
     agree on the order.
     """
-    made = [_means(found)]
-    if len(found.editors) > 1:
+    made = [_means(comparison)]
+    if len(comparison.editors) > 1:
         tie = "a tie is half a win"
-        if found.tie:
-            tie += f"; scores that differ by at most {found.tie:g} are a tie"
-        made.append(_by_editor(found, "win_rate", WINS, percent=True, note=tie))
+        if comparison.tie:
+            tie += f"; scores that differ by at most {comparison.tie:g} are a tie"
+        made.append(_by_editor(comparison, "win_rate", WINS, percent=True, note=tie))
         note = "natural logarithms of odds, their mean is 0; every two editors have one tie more"
-        made.append(_by_editor(found, "strength", STRENGTHS, percent=False, note=note))
-    if found.agreement:
-        made.append(_agreement(found))
+        made.append(_by_editor(comparison, "strength", STRENGTHS, percent=False, note=note))
+    if comparison.agreement:
+        made.append(_agreement(comparison))
     return made
 
 
-def _means(found: EditorComparison) -> Table:
+def _means(comparison: EditorComparison) -> Table:
     columns = []
-    for scorer in found.scorers:
+    for scorer in comparison.scorers:
         columns += [Column(scorer), Column(_rank(scorer), digits=0)]
     lines = []
-    for editor in found.editors:
+    for editor in comparison.editors:
         cells = {}
-        for scorer, one in found.scorers.items():
+        for scorer, one in comparison.scorers.items():
             cells[scorer] = Cell.of(one.standings[editor].mean)
             if cells[scorer].value is not None:
                 cells[_rank(scorer)] = Cell(1.0 + one.ranked.index(editor))
         lines.append(Line(editor, cells))
     notes = []
-    for scorer, one in found.scorers.items():
+    for scorer, one in comparison.scorers.items():
         notes.append(f"{scorer}: over the {one.requests} requests for which all editors have a score")
         for editor, standing in one.standings.items():
             if standing.invalid or standing.missing:
@@ -55,23 +55,24 @@ def _rank(scorer: str) -> str:
     return f"rank by {scorer}"
 
 
-def _by_editor(found: EditorComparison, name: str, title: str, percent: bool, note: str) -> Table:
-    columns = [Column(scorer, percent, digits=1 if percent else 2) for scorer in found.scorers]
+def _by_editor(comparison: EditorComparison, name: str, title: str, percent: bool, note: str) -> Table:
+    columns = [Column(scorer, percent, digits=1 if percent else 2) for scorer in comparison.scorers]
     lines = []
-    for editor in found.editors:
+    for editor in comparison.editors:
         cells = {}
-        for scorer, one in found.scorers.items():
+        for scorer, one in comparison.scorers.items():
             estimate: Estimate = getattr(one.standings[editor], name)
             cells[scorer] = Cell.of(estimate)
         lines.append(Line(editor, cells))
     return Table(title, columns, lines, [note])
 
 
-def _agreement(found: EditorComparison) -> Table:
+def _agreement(comparison: EditorComparison) -> Table:
     columns = [Column("Kendall's τ", digits=2), Column("Spearman's ρ", digits=2)]
     lines = []
-    notes = [f"of {len(found.editors)} editors, over the requests for which both scorers have all scores"]
-    for one in found.agreement:
+    count = len(comparison.editors)
+    notes = [f"of {count} editors, over the requests for which both scorers have all scores"]
+    for one in comparison.agreement:
         cells = {"Kendall's τ": Cell.of(one.kendall), "Spearman's ρ": Cell.of(one.spearman)}
         name = " and ".join(one.scorers)
         lines.append(Line(name, cells))

@@ -59,18 +59,19 @@ def editor_wall(of: Shown, folder: Path) -> Wall:
     """Writes the images of at most `MOST_SHOWN` requests into `folder`, with thumbnails, and returns the wall
     that shows them.
     """
-    found = of.requests
-    spread, disagreement = spreads(found.scores.scores)
+    requests = of.requests
+    spread, disagreement = spreads(requests.scores.scores)
     chosen = chosen_requests(spread, disagreement, MOST_SHOWN)
     hidden = not processes().is_main_process
     write = partial(_write_images, of, folder)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
         images = list(tqdm(threads.map(write, chosen), "images", len(chosen), delay=5, disable=hidden))
 
-    scorers = [scorer_name(scorer).name for scorer in found.scores.scores]
+    scorers = [scorer_name(scorer).name for scorer in requests.scores.scores]
     note = "The outline marks the best edit by the chosen scorer." if len(of.editors) > 1 else ""
-    if len(chosen) < len(found.ids):
-        note += f" {len(chosen)} of {len(found.ids)} requests are shown: those with the largest differences."
+    if len(chosen) < len(requests.ids):
+        total = len(requests.ids)
+        note += f" {len(chosen)} of {total} requests are shown: those with the largest differences."
     wall = Wall(left=of.before, right=of.editors[0], note=note.strip(), editors=of.editors, scorers=scorers)
     for request, pictures in zip(chosen, images, strict=True):
         edit = _edit(of, request)
@@ -222,13 +223,13 @@ def _reasons(of: Shown, request: int, editor: str) -> list[tuple[str, str]]:
 
 def _commands(of: Shown, request: int, editor: str) -> list[tuple[str, str]]:
     """Commands that draw an editor's edit, if its images are files."""
-    found = of.requests
-    files = of.rows.files_of(of.index[found.ids[request], editor])
+    requests = of.requests
+    files = of.rows.files_of(of.index[requests.ids[request], editor])
     if files is None:
         return []
     commands = []
     for what, options in of.commands.items():
-        out = f"{file_name(found.names[request])}-{file_name(editor)}.png"
-        words = shlex.join(["rewardedit", "score", *files, found.instructions[request]])
+        out = f"{file_name(requests.names[request])}-{file_name(editor)}.png"
+        words = shlex.join(["rewardedit", "score", *files, requests.instructions[request]])
         commands.append((f"{what} of {editor}", f"{words} {options} {shlex.quote(out)}"))
     return commands

@@ -16,15 +16,15 @@ NOTE = (
 )
 
 
-def sentences(found: EditorComparison) -> list[str]:
+def sentences(comparison: EditorComparison) -> list[str]:
     """The result by each scorer: which editor is better and by how much, on which kinds of edit, and how many
     scores had no part in it; then the agreement of the scorers.
     """
     lines = []
-    for scorer, one in found.scorers.items():
+    for scorer, one in comparison.scorers.items():
         said = [verdict(one), *kind_sentences(one), *_without_score(one)]
         lines.append(f"{scorer_name(scorer).name}: {' '.join(said)}")
-    return [*lines, *agreement_sentences(found)]
+    return [*lines, *agreement_sentences(comparison)]
 
 
 def verdict(one: ByScorer) -> str:
@@ -97,25 +97,25 @@ def _without_score(one: ByScorer) -> list[str]:
     lacking = []
     for editor, standing in one.standings.items():
         counts = {"without a valid score": standing.invalid, "missing": standing.missing}
-        told = [f"{count} {name}" for name, count in counts.items() if count]
-        if told:
-            lacking.append(f"{editor} {' and '.join(told)}")
+        counted = [f"{count} {name}" for name, count in counts.items() if count]
+        if counted:
+            lacking.append(f"{editor} {' and '.join(counted)}")
     return [f"Left out: {', '.join(lacking)}."] if lacking else []
 
 
-def agreement_sentences(found: EditorComparison) -> list[str]:
+def agreement_sentences(comparison: EditorComparison) -> list[str]:
     """The best editor by each scorer, and for three editors and more the correlation of their order."""
-    if len(found.editors) < 2 or len(found.scorers) < 2:
+    if len(comparison.editors) < 2 or len(comparison.scorers) < 2:
         return []
     best: dict[str, list[str]] = {}
-    for scorer, one in found.scorers.items():
+    for scorer, one in comparison.scorers.items():
         best.setdefault(one.ranked[0], []).append(scorer_name(scorer).name)
     if len(best) == 1:
         lines = [f"All scorers rate {next(iter(best))} highest."]
     else:
         said = [f"{editor} by {_listed(scorers)}" for editor, scorers in best.items()]
         lines = [f"The scorers disagree on the best editor: {'; '.join(said)}."]
-    for one in found.agreement:
+    for one in comparison.agreement:
         if isfinite(one.kendall.value):
             names = " and ".join(scorer_name(scorer).name for scorer in one.scorers)
             both = f"Kendall τ {interval(one.kendall, 2)}, Spearman ρ {interval(one.spearman, 2)}"
@@ -129,13 +129,13 @@ def table(one: ByScorer) -> dict[str, dict[str, str]]:
     rows = {}
     for editor in one.ranked:
         standing = one.standings[editor]
-        asked = standing.valid + standing.invalid + standing.missing
+        requested = standing.valid + standing.invalid + standing.missing
         row = {"mean": interval(standing.mean, digits)}
         if standing.win_rate is not None:
             row["wins, %"] = interval(standing.win_rate, 0, _percent)
         if standing.strength is not None:
             row["strength"] = interval(standing.strength, 2, signed)
-        rows[editor] = {**row, "scored": f"{standing.valid} of {asked}"}
+        rows[editor] = {**row, "scored": f"{standing.valid} of {requested}"}
     return rows
 
 

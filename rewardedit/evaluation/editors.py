@@ -152,7 +152,7 @@ class EditorComparison:
             kinds = {kind: list(map(_pair_dict, pairs)) for kind, pairs in one.kinds.items()}
             scorers[name] = {
                 "requests": one.requests,
-                "editors": {editor: _standing_dict(own) for editor, own in one.standings.items()},
+                "editors": {editor: _standing_dict(standing) for editor, standing in one.standings.items()},
                 "pairs": list(map(_pair_dict, one.pairs)),
                 "kinds": kinds,
             }
@@ -264,8 +264,8 @@ def _corrected_over_kinds(kinds: Mapping[str, list[Pair]], n: int) -> dict[str, 
     """The pairs of each kind, with p corrected for the number of kinds."""
     corrected: dict[str, list[Pair]] = {kind: [] for kind in kinds}
     for number in range(n):
-        own = _corrected([pairs[number] for pairs in kinds.values()])
-        for kind, pair in zip(kinds, own, strict=True):
+        adjusted = _corrected([pairs[number] for pairs in kinds.values()])
+        for kind, pair in zip(kinds, adjusted, strict=True):
             corrected[kind].append(pair)
     return corrected
 

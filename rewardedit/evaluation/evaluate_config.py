@@ -46,8 +46,8 @@ class EvaluateConfig:
     def around(self, base: SamplingConfig) -> "EvaluateConfig":
         """This config with a grid around the base's own settings for each that is not given."""
         steps = self.num_inference_steps or (base.num_inference_steps,)
-        own = base.guidance_scale
-        around = (max(1.0, round(own * 6 / 7, 3)), own, round(own * 8 / 7, 3))
+        scale = base.guidance_scale
+        around = (max(1.0, round(scale * 6 / 7, 3)), scale, round(scale * 8 / 7, 3))
         scales = self.guidance_scale or tuple(sorted(set(around)))
         # Below 1, where it says nothing without text guidance, it is refused beside it.
         image = self.image_guidance_scale or (max(1.0, base.image_guidance_scale),)
@@ -57,10 +57,10 @@ class EvaluateConfig:
         """All settings; what is not given is as it is by default. With a text guidance scale of 1 the image's
         means nothing, and comes once.
         """
-        own = SamplingConfig()
-        images = self.image_guidance_scale or (own.image_guidance_scale,)
-        steps = self.num_inference_steps or (own.num_inference_steps,)
-        texts = self.guidance_scale or (own.guidance_scale,)
+        defaults = SamplingConfig()
+        images = self.image_guidance_scale or (defaults.image_guidance_scale,)
+        steps = self.num_inference_steps or (defaults.num_inference_steps,)
+        texts = self.guidance_scale or (defaults.guidance_scale,)
         grid = []
         for n, text, image in product(steps, texts, images):
             if text > 1 or image == images[0]:

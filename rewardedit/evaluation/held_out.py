@@ -75,18 +75,18 @@ def world_of(data: DataConfig) -> str | None:
     return None
 
 
-def without_held_out(data: DataConfig, own: DataConfig | None, n: int) -> DataConfig:
+def without_held_out(data: DataConfig, separate: DataConfig | None, n: int) -> DataConfig:
     """Returns training data without the source images that a comparison takes from it.
 
     Args:
-        own: data set that the comparison names; None: its rows are held out of the training data.
+        separate: data set that the comparison names; None: its rows are held out of the training data.
         n: rows that the comparison needs.
 
     Raises:
         ValueError: if source images are shared, or cannot be held out.
     """
-    if own is not None:
-        shared = 0 if data.name in WORLDS else shared_sources([data], own)
+    if separate is not None:
+        shared = 0 if data.name in WORLDS else shared_sources([data], separate)
         if shared:
             raise ValueError(
                 f"evaluate.data: {shared} of its source images are trained on; give another split or data set"
@@ -104,7 +104,7 @@ def without_held_out(data: DataConfig, own: DataConfig | None, n: int) -> DataCo
 
 
 def read_held_out(
-    data: DataConfig, own: DataConfig | None, val_n: int, n: int, seed: int
+    data: DataConfig, separate: DataConfig | None, val_n: int, n: int, seed: int
 ) -> tuple[HeldOut, HeldOut]:
     """Reads rows for choosing settings and rows for the test, of different source images.
 
@@ -112,14 +112,14 @@ def read_held_out(
 
     Args:
         data: training data, as `without_held_out` returned it.
-        own: data set that the comparison names; None: the rows held out of the training data.
+        separate: data set that the comparison names; None: the rows held out of the training data.
 
     Raises:
         ValueError: if there are too few source images, or no row can be read.
     """
-    rows = held_out_rows(data) if own is None else open_rows(own)
+    rows = held_out_rows(data) if separate is None else open_rows(separate)
     val, test = split_by_source(source_ids(rows), val_n, n, seed)
-    shape = data if own is None or own.size is None else own
+    shape = data if separate is None or separate.size is None else separate
     size = require_size(shape)
     return _read(rows, val, size, shape.resize), _read(rows, test, size, shape.resize)
 
@@ -194,8 +194,8 @@ def comparison_plan(evaluate: EvaluateConfig | None) -> list[str]:
     """Returns the line of a plan that says on which rows editors are compared; none without a comparison."""
     if evaluate is None:
         return []
-    own = evaluate.data
-    rows = "held out of the data" if own is None else f"{own.name} {own.path} {own.split}"
+    separate = evaluate.data
+    rows = "held out of the data" if separate is None else f"{separate.name} {separate.path} {separate.split}"
     scorers = ", ".join(map(spec_name, evaluate.scorers))
     judges = f"; judged by {scorers} too" if scorers else ""
     return [f"comparison: settings on {evaluate.val_n} rows, test on {evaluate.n}, {rows}{judges}"]
@@ -235,14 +235,14 @@ def held_out(evaluate: EvaluateConfig, data: DataConfig | None) -> tuple[HeldOut
     Raises:
         ValueError: if there are too few source images, or no row can be read.
     """
-    own = evaluate.data or data
-    if own is None:
+    config = evaluate.data or data
+    if config is None:
         raise ValueError("evaluate.data: expected the rows that editors are compared on; got none")
-    name = world_of(own)
+    name = world_of(config)
     if name is not None:
-        scenes = own.shapes or WorldConfig()
+        scenes = config.shapes or WorldConfig()
         samples = world(name).samples
         val = samples("val", scenes.seed, scenes.backdrops, 0, evaluate.val_n)
         test = samples("test", scenes.seed, scenes.backdrops, 0, evaluate.n)
         return of_world(val), of_world(test)
-    return read_held_out(data or own, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)
+    return read_held_out(data or config, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)

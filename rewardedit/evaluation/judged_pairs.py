@@ -64,10 +64,10 @@ def judge_pairs(
         or None), the answers in both orders, and the reason where there is no verdict. None if the editors
         have no request in common.
     """
-    asked = _pairs_of(rows, *editors)
-    if not asked:
+    questions = _pairs_of(rows, *editors)
+    if not questions:
         return []
-    shards = [asked[i : i + SHARD] for i in range(0, len(asked), SHARD)]
+    shards = [questions[i : i + SHARD] for i in range(0, len(questions), SHARD)]
     prepared = PreparedRows(rows, size)
 
     def judge(number: int, path: Path) -> None:
@@ -120,7 +120,7 @@ def _judged(
     records = []
     for pair in pairs:
         first, second = map(rows.details, pair)
-        found = verdicts[pair]
+        verdict = verdicts[pair]
         names = {"first": "a", "second": "b"}
         records.append(
             {
@@ -128,9 +128,9 @@ def _judged(
                 "b": second["editor"],
                 "request": first["request"],
                 "source": first["source_id"],
-                "better": names.get(str(found.better), found.better),
-                "answers": list(found.answers),
-                "reason": found.reason,
+                "better": names.get(str(verdict.better), verdict.better),
+                "answers": list(verdict.answers),
+                "reason": verdict.reason,
             }
         )
     return records
@@ -153,29 +153,29 @@ def compare_judged(records: Sequence[Record], seed: int = 0) -> list[JudgedPair]
     by_editors: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         by_editors.setdefault((record["a"], record["b"]), []).append(record)
-    found = []
-    for editors, own in by_editors.items():
+    pairs = []
+    for editors, verdicts in by_editors.items():
         scores = {"a": 1.0, "tie": 0.5, "b": 0.0, None: np.nan}
-        won = np.array([scores[record["better"]] for record in own])
-        sources = [record["source"] for record in own]
+        won = np.array([scores[record["better"]] for record in verdicts])
+        sources = [record["source"] for record in verdicts]
         given = EditorScores(
-            editors, {"": np.stack([won, 1 - won], 1)}, np.ones((len(own), 2), bool), sources
+            editors, {"": np.stack([won, 1 - won], 1)}, np.ones((len(verdicts), 2), bool), sources
         )
         pair = compare_editors(given, seed=seed).scorers[""].pair(*editors)
         letters: Counter[str | None] = Counter()
-        for record in own:
+        for record in verdicts:
             letters.update(record["answers"])
         del letters[None]  # no answer
         share = letters["A"] / letters.total() if letters.total() else float("nan")
-        found.append(JudgedPair(pair, int(np.isnan(won).sum()), share))
-    corrected = holm([one.pair.p for one in found])
-    return [replace(one, pair=replace(one.pair, p=p)) for one, p in zip(found, corrected, strict=True)]
+        pairs.append(JudgedPair(pair, int(np.isnan(won).sum()), share))
+    corrected = holm([one.pair.p for one in pairs])
+    return [replace(one, pair=replace(one.pair, p=p)) for one, p in zip(pairs, corrected, strict=True)]
 
 
-def judged_sentences(found: Sequence[JudgedPair], judge: str) -> list[str]:
+def judged_sentences(pairs: Sequence[JudgedPair], judge: str) -> list[str]:
     """The result in words, a sentence for each two editors."""
     lines = []
-    for one in found:
+    for one in pairs:
         pair = one.pair
         n = pair.wins + pair.ties + pair.losses
         if not n:

@@ -23,10 +23,10 @@ def trained_on(spec: ScorerSpec, **options: Any) -> list[TrainingData]:
     """The data sets that the checkpoints of a scorer were trained on; [] where no run's settings lie by them,
     as for models of the hub.
     """
-    found: list[TrainingData] = []
+    training_data: list[TrainingData] = []
     for model in models_of(spec, **options):
-        found += _of_checkpoint(Path(model), DEEP)
-    return list(dict.fromkeys(found))
+        training_data += _of_checkpoint(Path(model), DEEP)
+    return list(dict.fromkeys(training_data))
 
 
 def _of_checkpoint(path: Path, deep: int) -> list[TrainingData]:
@@ -38,16 +38,16 @@ def _of_checkpoint(path: Path, deep: int) -> list[TrainingData]:
 
 
 def _of_settings(settings: Any, deep: int) -> list[TrainingData]:
-    found = []
+    training_data = []
     for data in _data_sets(settings):
         name, path = data["name"], str(data.get("path", ""))
         if name in MADE_OF and deep:
-            found += _of_checkpoint(Path(path), deep - 1)
+            training_data += _of_checkpoint(Path(path), deep - 1)
         else:
             split = str(data.get("split", "train"))
             file = OTHER_SPLIT.search(Path(path).name)
-            found.append(TrainingData(name, file[0] if split == "train" and file else split, path))
-    return found
+            training_data.append(TrainingData(name, file[0] if split == "train" and file else split, path))
+    return training_data
 
 
 def _data_sets(settings: Any) -> Iterator[Mapping[str, Any]]:

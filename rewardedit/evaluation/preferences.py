@@ -114,15 +114,15 @@ def alignment_of_editors(
     scores: Mapping[str, Values], ratings: Mapping[str, Values], least: float = 0.0
 ) -> dict[tuple[str, str], Alignment]:
     """The human alignment test of every two editors, by their names."""
-    found = {}
+    alignments = {}
     for a, b in itertools.combinations(scores, 2):
-        found[a, b] = alignment(scores[a], scores[b], ratings[a], ratings[b], least)
-    return found
+        alignments[a, b] = alignment(scores[a], scores[b], ratings[a], ratings[b], least)
+    return alignments
 
 
 def mean_share(alignments: Mapping[tuple[str, str], Alignment]) -> float:
     """The mean over pairs of editors, as the paper's "Average"."""
-    return float(np.mean([found.share for found in alignments.values() if found.n]))
+    return float(np.mean([alignment.share for alignment in alignments.values() if alignment.n]))
 
 
 def favours(scores: Mapping[str, Values]) -> dict[str, np.ndarray]:

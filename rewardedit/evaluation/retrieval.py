@@ -93,5 +93,5 @@ def retrieve(scorer: ViFiClip, chunks: Iterable[EditBatch]) -> Retrieval:
         raise ValueError(f"expected each instruction once; {twice!r} comes {texts.count(twice)} times")
     said = torch.cat(words)
     # All by the same product, so that a pooling that is blind to order ties to the last bit.
-    scores, *own = (100 * (torch.cat(features) @ said.T).cpu() for features in (videos, swapped, identity))
-    return Retrieval(scores, *(of.diagonal().clone() for of in own))
+    scores, *others = (100 * (torch.cat(features) @ said.T).cpu() for features in (videos, swapped, identity))
+    return Retrieval(scores, *(other.diagonal().clone() for other in others))

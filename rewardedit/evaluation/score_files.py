@@ -33,7 +33,7 @@ def read_scores(path: Path) -> ItemScores:
     if path.suffix.lower() == ".json":
         values = read_json_file(path)
         if isinstance(values, dict):
-            return ItemScores({name: _of_object(path, name, own) for name, own in values.items()})
+            return ItemScores({name: _of_object(path, name, items) for name, items in values.items()})
         records = values
     else:
         records = _parquet(path) if path.suffix.lower() == ".parquet" else read_records(path)
@@ -99,14 +99,14 @@ def _score(path: Path, name: str, value: Any) -> float | None:
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
-        found = float(value)
+        score = float(value)
     except (TypeError, ValueError):
-        found = math.inf
+        score = math.inf
     if isinstance(value, float) and math.isnan(value):
         return None
-    if isinstance(value, bool) or not math.isfinite(found):
+    if isinstance(value, bool) or not math.isfinite(score):
         raise ValueError(f"{path}: {printable(name)}: expected a number; got {printable(str(value))}")
-    return found
+    return score
 
 
 def _decision(path: Path, name: str, value: Any) -> str:

@@ -99,18 +99,18 @@ def not_compared(now: Iterable[Record], baseline: Iterable[Record]) -> list[str]
 
 
 def _values(records: Iterable[Record]) -> Values:
-    found: Values = {}
+    values: Values = {}
     for record in records:
         details = record["row"]
         score = record["score"] if record["valid"] else float("nan")
-        own = found.setdefault((record["scorer"], details["editor"]), {})
-        own[details["request"]] = (score, details["source_id"])
-    return found
+        by_edit = values.setdefault((record["scorer"], details["editor"]), {})
+        by_edit[details["request"]] = (score, details["source_id"])
+    return values
 
 
-def _unify_single(own: Values, earlier: Values) -> None:
+def _unify_single(values: Values, earlier: Values) -> None:
     """Names the only editor of the baseline as the only one now."""
-    names = {editor for _, editor in own}
+    names = {editor for _, editor in values}
     before = {editor for _, editor in earlier}
     if len(names) == len(before) == 1:
         name = names.pop()

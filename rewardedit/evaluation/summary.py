@@ -21,9 +21,9 @@ def summarise(records: Sequence[Record], by_folder: bool) -> list[str]:
     """
     lines = []
     for scorer in dict.fromkeys(record["scorer"] for record in records):
-        own = [record for record in records if record["scorer"] == scorer]
+        scored = [record for record in records if record["scorer"] == scorer]
         groups: dict[str, list[Record]] = {}
-        for record in own:
+        for record in scored:
             groups.setdefault(record["row"]["folder"] if by_folder else "all", []).append(record)
         for name, group in groups.items():
             lines.append(f"{name}  {scorer}  {_mean(group)}")
@@ -35,14 +35,14 @@ def summarise(records: Sequence[Record], by_folder: bool) -> list[str]:
 
 def _by_source(records: Sequence[Record]) -> dict[str, list[float]] | None:
     """Valid scores by source image; None if a row names none."""
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     for record in records:
         source = record.get("row", {}).get("source")
         if source is None:
             return None
         if record["valid"]:
-            found.setdefault(source, []).append(record["score"])
-    return found
+            scores.setdefault(source, []).append(record["score"])
+    return scores
 
 
 def _mean(records: Sequence[Record]) -> str:
@@ -57,8 +57,8 @@ def _mean(records: Sequence[Record]) -> str:
     for name, values in sources.items():
         names += [name] * len(values)
     scores = list(chain.from_iterable(sources.values()))
-    found = paired_bootstrap(scores, [0.0] * len(scores), names)
-    return f"mean {found.mean_a:.4f} {_interval(found, '.4f')}; {counted}"
+    mean = paired_bootstrap(scores, [0.0] * len(scores), names)
+    return f"mean {mean.mean_a:.4f} {_interval(mean, '.4f')}; {counted}"
 
 
 def _difference(a: Sequence[Record], b: Sequence[Record]) -> str:
@@ -69,10 +69,10 @@ def _difference(a: Sequence[Record], b: Sequence[Record]) -> str:
         return f"no difference: {len(shared)} sources have a valid edit in both"
     means_a = [fmean(of_a[source]) for source in shared]
     means_b = [fmean(of_b[source]) for source in shared]
-    found = paired_bootstrap(means_a, means_b, shared)
-    return f"mean difference {found.difference:+.4f} {_interval(found, '+.4f')}"
+    difference = paired_bootstrap(means_a, means_b, shared)
+    return f"mean difference {difference.difference:+.4f} {_interval(difference, '+.4f')}"
 
 
-def _interval(found: Comparison, form: str) -> str:
-    low, high = found.ci95
-    return f"[{low:{form}}, {high:{form}}] (95 %, {found.clusters} source images)"
+def _interval(estimate: Comparison, form: str) -> str:
+    low, high = estimate.ci95
+    return f"[{low:{form}}, {high:{form}}] (95 %, {estimate.clusters} source images)"

@@ -101,10 +101,10 @@ def stack(pixels: Sequence[Tensor]) -> Tensor:
 def _orientation(image: Image.Image) -> int:
     """The number in the EXIF tag for an image's orientation; 1: upright."""
     try:
-        found = image.getexif().get(ExifTags.Base.Orientation, 1)
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     except CONTENT_ERRORS:  # its EXIF tags make no sense: it is used as it is
         return 1
-    return found if isinstance(found, int) else 1
+    return orientation if isinstance(orientation, int) else 1
 
 
 def _parts(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
@@ -246,11 +246,11 @@ def _from_pil(image: Image.Image, channels: int) -> Pixels:
     orientation = _orientation(image)
     size = (image.height, image.width) if orientation < 5 else (image.width, image.height)
 
-    found = np.empty((*size, channels), dtype=np.float32 if is_deep else np.uint8)
-    lying = LYING[orientation](found) if orientation in LYING else found
+    array = np.empty((*size, channels), dtype=np.float32 if is_deep else np.uint8)
+    lying = LYING[orientation](array) if orientation in LYING else array
     for top, part in _parts(image):  # few rows at a time: the whole is held only as the result
         lying[top : top + part.height] = read(part, channels)
-    pixels = torch.from_numpy(found).permute(2, 0, 1)
+    pixels = torch.from_numpy(array).permute(2, 0, 1)
     return pixels.contiguous() if is_deep else pixels
 
 

@@ -164,23 +164,23 @@ class LlmParser:
             append_json_line(self.cache, record)
 
     def _key(self, instruction: str) -> str:
-        asked = f"{self.prompts.objects}{self.prompts.size}{self.prompts.position}"
-        text = f"{self.name}\0{asked}\0{instruction}"
+        prompts = f"{self.prompts.objects}{self.prompts.size}{self.prompts.position}"
+        text = f"{self.name}\0{prompts}\0{instruction}"
         return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
     def _parse(self, instructions: Sequence[str]) -> list[Parsed]:
-        own = self.prompts
-        questions = [own.objects.format(instruction=text) for text in instructions]
-        objects = self._ask(questions, lambda answer: read_objects(own.of_objects(answer)))
-        questions = [own.size.format(instruction=text) for text in instructions]
+        prompts = self.prompts
+        questions = [prompts.objects.format(instruction=text) for text in instructions]
+        objects = self._ask(questions, lambda answer: read_objects(prompts.of_objects(answer)))
+        questions = [prompts.size.format(instruction=text) for text in instructions]
         sizes = self._ask(questions, read_size)
 
         questions = []
-        for text, found in zip(instructions, objects, strict=True):
-            source, target = ("", "") if isinstance(found, Unparsed) else found
+        for text, words in zip(instructions, objects, strict=True):
+            source, target = ("", "") if isinstance(words, Unparsed) else words
             names = {"source": source or "none", "target": target or "none"}
-            questions.append(own.position.format(instruction=text, **names))
-        places = self._ask(questions, lambda answer: read_position(own.of_position(answer)))
+            questions.append(prompts.position.format(instruction=text, **names))
+        places = self._ask(questions, lambda answer: read_position(prompts.of_position(answer)))
 
         return list(map(_first_unparsed_or_edit, objects, sizes, places))
 
@@ -188,8 +188,8 @@ class LlmParser:
         """The values read from the answers; `Unparsed` if none can be read after a second try."""
         chats: list[list[Message]] = [[{"role": "user", "content": text}] for text in questions]
         answers = self.answer(chats)
-        found = [_read(answer, read) for answer in answers]
-        unread = [i for i, value in enumerate(found) if value is None]
+        parsed = [_read(answer, read) for answer in answers]
+        unread = [i for i, value in enumerate(parsed) if value is None]
         if unread:
             again = []
             for i in unread:
@@ -197,8 +197,8 @@ class LlmParser:
                 again.append([*chats[i], first_answer, {"role": "user", "content": AGAIN}])
             for i, answer in zip(unread, self.answer(again), strict=True):
                 value = _read(answer, read)
-                found[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
-        return found
+                parsed[i] = Unparsed(f"the model answered {answer!r}") if value is None else value
+        return parsed
 
 
 def _first_unparsed_or_edit(objects: Any, size: Any, place: Any) -> Parsed:
@@ -254,8 +254,8 @@ def read_size(answer: str) -> SizeState | None:
     words = normalised(answer).lower().strip(".\"' ")
     if words in SIZES:
         return SIZES[words]
-    found = set(map(SIZES.get, re.findall(r"[a-z]+", words))) - {None}
-    return found.pop() if len(found) == 1 else None
+    sizes = set(map(SIZES.get, re.findall(r"[a-z]+", words))) - {None}
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def read_position(answer: str) -> tuple[str, str | None] | None:

@@ -35,8 +35,8 @@ POSITION = (
 def as_lines(answer: str) -> str:
     """An answer to `OBJECTS` in the form of our own prompts: "before: bike / after: bear"."""
     answer = normalised(answer)
-    found = re.search(r"original image:\s*(.+?)[.\s]*edited image:\s*([^.\n]+)", answer, re.I | re.S)
-    return answer if found is None else f"before: {found[1].strip()}\nafter: {found[2].strip()}"
+    match = re.search(r"original image:\s*(.+?)[.\s]*edited image:\s*([^.\n]+)", answer, re.I | re.S)
+    return answer if match is None else f"before: {match[1].strip()}\nafter: {match[2].strip()}"
 
 
 def as_relation(answer: str) -> str:

@@ -39,7 +39,7 @@ def swap_word(
     # A wrong article ("an red star") would reveal that a word is altered.
     article = "an" if word[0].lower() in "aeiou" else "a"
     before = instruction[: match.start()]
-    before = re.sub(r"\b(a)n? $", lambda own: f"{own[1]}{article[1:]} ", before, flags=re.IGNORECASE)
+    before = re.sub(r"\b(a)n? $", lambda given: f"{given[1]}{article[1:]} ", before, flags=re.IGNORECASE)
     return before + word + instruction[match.end() :]
 
 

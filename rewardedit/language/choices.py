@@ -36,7 +36,7 @@ def choice_probabilities(
         deltas = getattr(decoder, "rope_deltas", None)  # Qwen's images have fewer positions than tokens
         if deltas is not None:
             begin += int(deltas[0])
-        found = []
+        probabilities = []
         for beginning in beginnings:
             rows = [_tokens(vlm, beginning + choice) for choice in choices]
             ids = _padded(rows).to(vlm.model.device)
@@ -46,8 +46,8 @@ def choice_probabilities(
                 input_ids=ids, past_key_values=cache, position_ids=place, use_cache=True
             ).last_hidden_state
             cache.crop(-ids.shape[1])
-            found.append(_likelihoods(vlm, torch.cat([last, hidden[:, :-1]], dim=1), ids, rows))
-    return torch.stack(found).softmax(-1)
+            probabilities.append(_likelihoods(vlm, torch.cat([last, hidden[:, :-1]], dim=1), ids, rows))
+    return torch.stack(probabilities).softmax(-1)
 
 
 def _tokens(vlm: Vlm, text: str) -> list[int]:

@@ -22,10 +22,10 @@ def answer_greedily(
     from transformers import GenerationConfig
 
     tokens = {name: getattr(model.generation_config, name) for name in TOKENS}
-    asked = copy.copy(model)
-    asked.generation_config = GenerationConfig(**tokens)
+    greedy = copy.copy(model)
+    greedy.generation_config = GenerationConfig(**tokens)
     limits = {"max_new_tokens": max_new_tokens, "repetition_penalty": repetition_penalty}
-    made = asked.generate(**inputs, **limits, do_sample=False)
+    made = greedy.generate(**inputs, **limits, do_sample=False)
     answers = made[:, inputs["input_ids"].shape[1] :]
     if answers.shape[1] < max_new_tokens:
         return answers, [False] * len(answers)

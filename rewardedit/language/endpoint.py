@@ -270,14 +270,14 @@ class Endpoint:
             except FAILURES as error:
                 self._count(Usage(1, 1))
                 failure = self._failure(error, key)
-                asked = 0.0
+                requested_wait = 0.0
                 if isinstance(error, urllib.error.HTTPError):
-                    asked = seconds_to_wait(dict(error.headers.items()), time.time())
+                    requested_wait = seconds_to_wait(dict(error.headers.items()), time.time())
             if failure.status in (400, 422) and self._adapts(failure.said, refused):
                 continue
             # A refusal is final, except while the endpoint is busy.
             is_final = not failure.may_pass and failure.status != UNREADABLE
-            wait = min(max(self.pause * 2**attempt, asked), self.longest_wait)
+            wait = min(max(self.pause * 2**attempt, requested_wait), self.longest_wait)
             if is_final or attempt == self.retries or stop.within(wait):
                 return _of_all(failure) if self._refuses_all(failure) else failure
             attempt += 1

@@ -127,22 +127,22 @@ def seconds_to_wait(headers: Mapping[str, str], now: float) -> float:
     Args:
         now: seconds since 1970.
     """
-    told = {name.lower(): str(value) for name, value in headers.items()}
-    milliseconds = _seconds(told.get("retry-after-ms"), now)
+    by_name = {name.lower(): str(value) for name, value in headers.items()}
+    milliseconds = _seconds(by_name.get("retry-after-ms"), now)
     if milliseconds is not None:
         return milliseconds / 1000
 
-    after = _seconds(told.get("retry-after"), now)
+    after = _seconds(by_name.get("retry-after"), now)
     if after is not None:
         return after
 
     resets: list[float] = []
     spent: list[float] = []
-    for name, text in told.items():
+    for name, text in by_name.items():
         seconds = _seconds(text, now) if RESETS.fullmatch(name) else None
         if seconds is not None:
             resets.append(seconds)
-            if told.get(name.replace("reset", "remaining"), "").strip() == "0":
+            if by_name.get(name.replace("reset", "remaining"), "").strip() == "0":
                 spent.append(seconds)
     return max(spent or resets, default=0.0)
 

@@ -54,8 +54,8 @@ def _probabilities(position: Mapping[str, Any]) -> FirstToken:
             raise ValueError(f"logprob: expected at most 0; got {logprob}")
         by_token[candidate["token"]] = math.exp(min(logprob, 0.0))
 
-    found: FirstToken = {}
+    by_text: FirstToken = {}
     for token, probability in by_token.items():
         text = token.strip(BLANKS)
-        found[text] = found.get(text, 0.0) + probability
-    return found
+        by_text[text] = by_text.get(text, 0.0) + probability
+    return by_text

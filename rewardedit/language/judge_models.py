@@ -61,7 +61,7 @@ class ProcessorVlm(Vlm):
     def inputs(self, texts: list[str], images: Float[Tensor, "b n 3 h w"]) -> dict[str, Tensor]:
         shown = [list(map(to_pil, row)) for row in images]
         with LOCK:
-            found = self.processor(
+            encoded = self.processor(
                 images=shown,
                 text=texts,
                 padding=True,
@@ -70,7 +70,7 @@ class ProcessorVlm(Vlm):
                 add_special_tokens=False,  # the chat's template has them
             )
         inputs = {}
-        for name, value in found.items():
+        for name, value in encoded.items():
             dtype = self.model.dtype if value.is_floating_point() else value.dtype
             inputs[name] = value.to(self.model.device, dtype)
         return inputs

@@ -228,10 +228,10 @@ class AttentionInParts(torch.autograd.Function):
         out, weight, ctx.seeds = None, None, []
         for number, (key, value) in enumerate(zip(keys, values, strict=True)):
             fold = Fold.of(query, key, causal=number == len(keys) - 1)
-            found, seen_weight, seeds = attention_with_lse(
+            attended, seen_weight, seeds = attention_with_lse(
                 fold.fold(query), fold.expand(key), fold.expand(value), scaling, fold.causal
             )
-            seen, seen_weight = fold.unfold(found), fold.unfold(seen_weight[..., None])
+            seen, seen_weight = fold.unfold(attended), fold.unfold(seen_weight[..., None])
             ctx.seeds.append(seeds)
             if out is None or weight is None:
                 out, weight = seen, seen_weight

@@ -58,7 +58,7 @@ class Vlm:
         b, n, _, h, w = images.shape
         blank = Image.new("RGB", (w, h))
         with LOCK:
-            found = self.processor(
+            encoded = self.processor(
                 images=[[blank] * n for _ in range(b)],
                 text=texts,
                 padding=True,
@@ -69,17 +69,17 @@ class Vlm:
 
         pixels = PIXELS[self.model.config.model_type](self.processor, images)
         dtype = self.model.dtype
-        inputs = {name: value.to(self.model.device) for name, value in found.items()}
-        inputs["pixel_values"] = pixels.to(self.model.device, dtype).reshape(found["pixel_values"].shape)
+        inputs = {name: value.to(self.model.device) for name, value in encoded.items()}
+        inputs["pixel_values"] = pixels.to(self.model.device, dtype).reshape(encoded["pixel_values"].shape)
         return inputs
 
     def tokens(self, texts: list[str]) -> Tensor:
         """Tokens (b, n) of texts that follow the images, padded on the right."""
         with LOCK:
-            found = self.processor.tokenizer(
+            encoded = self.processor.tokenizer(
                 texts, add_special_tokens=False, padding=True, padding_side="right", return_tensors="pt"
             )
-        return found.input_ids.to(self.model.device)
+        return encoded.input_ids.to(self.model.device)
 
     def note_cut(self, texts: Sequence[str], reader: str) -> None:
         """Notes the texts that the model does not read to their end."""
@@ -137,10 +137,10 @@ def load_vlm(
     name = resolve_model(name)
     require_vlm(name)
     options = {} if quantize is None else quantised(quantize, device, dtype)
-    model, own = load_parts(name, adapter, dtype, processor, **options)
+    model, loaded = load_parts(name, adapter, dtype, processor, **options)
     if quantize is None:  # a quantised model is already on its device
         model.to(device)
-    return Vlm(model, own)
+    return Vlm(model, loaded)
 
 
 def load_parts(
@@ -162,12 +162,12 @@ def load_parts(
         loaded: Any = pretrained.load(
             AutoModelForImageTextToText, name, dtype=dtype, output_loading_info=True, **options
         )
-        model, found = loaded
-        require_own_weights(model, found["missing_keys"], found["unexpected_keys"])
-        own = load_processor(resolve_model(processor or name), model.config.model_type)
+        model, report = loaded
+        require_own_weights(model, report["missing_keys"], report["unexpected_keys"])
+        default = load_processor(resolve_model(processor or name), model.config.model_type)
     if adapter is not None:
         model = load_adapter(model, adapter, name).merge_and_unload()
-    return model.eval().requires_grad_(False), own
+    return model.eval().requires_grad_(False), default
 
 
 @contextmanager
@@ -253,11 +253,11 @@ def load_processor(name: str, kind: str, subfolder: str = "") -> Any:
     from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, AutoProcessor
 
     parts = ["image_processor", "tokenizer"]
-    own = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
-    if own is None or own.get_attributes() != [*parts, "video_processor"]:
+    kind_of_processor = PROCESSOR_MAPPING.get(CONFIG_MAPPING[kind], None)
+    if kind_of_processor is None or kind_of_processor.get_attributes() != [*parts, "video_processor"]:
         return pretrained.load(AutoProcessor, name, backend="pil", subfolder=subfolder)
-    members = {"get_attributes": classmethod(lambda cls: parts), "__module__": own.__module__}
-    images_alone: Any = type(own.__name__, (own,), members)
+    members = {"get_attributes": classmethod(lambda cls: parts), "__module__": kind_of_processor.__module__}
+    images_alone: Any = type(kind_of_processor.__name__, (kind_of_processor,), members)
     processor = pretrained.load(images_alone, name, backend="pil", subfolder=subfolder)
     processor.chat_template = processor.chat_template or processor.tokenizer.chat_template
     return processor
@@ -269,47 +269,47 @@ def llava_next_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Flo
     """
     from transformers.image_processing_utils import select_best_resolution
 
-    own = processor.image_processor
-    mode = _mode(own)
-    side = own.crop_size["height"]
+    settings = processor.image_processor
+    mode = _mode(settings)
+    side = settings.crop_size["height"]
     flat = images.flatten(0, 1)
     h, w = flat.shape[-2:]
-    grid_h, grid_w = select_best_resolution((h, w), own.image_grid_pinpoints)
+    grid_h, grid_w = select_best_resolution((h, w), settings.image_grid_pinpoints)
     fits_h, fits_w = _fitting(h, w, grid_h, grid_w)
     top, left = (grid_h - fits_h) // 2, (grid_w - fits_w) // 2
     padding = (left, grid_w - fits_w - left, top, grid_h - fits_h - top)
     large = F.pad(resize(flat, (fits_h, fits_w), mode), padding)
     tiles = torch.cat([resize(flat, (side, side), mode)[:, None], _tiles(large, side)], dim=1)
-    return _normalised(own, tiles)
+    return _normalised(settings, tiles)
 
 
 def idefics3_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "b p 3 s s"]:
     """Each row's n images as p tiles: squares of the image, stretched to whole tiles, then all of it."""
-    own = processor.image_processor
-    mode = _mode(own)
-    side = own.max_image_size["longest_edge"]
+    settings = processor.image_processor
+    mode = _mode(settings)
+    side = settings.max_image_size["longest_edge"]
     flat = images.flatten(0, 1)
-    flat = resize(flat, _longest_edge(*flat.shape[-2:], own.size["longest_edge"]), mode)
-    if own.do_image_splitting:
+    flat = resize(flat, _longest_edge(*flat.shape[-2:], settings.size["longest_edge"]), mode)
+    if settings.do_image_splitting:
         flat = resize(flat, _whole_tiles(*flat.shape[-2:], side), mode)
         whole = resize(flat, (side, side), mode)[:, None]
         split = max(flat.shape[-2:]) > side
         tiles = torch.cat([_tiles(flat, side), whole], dim=1) if split else flat[:, None]
     else:
         tiles = resize(flat, (side, side), mode)[:, None]
-    return _normalised(own, tiles).unflatten(0, images.shape[:2]).flatten(1, 2)
+    return _normalised(settings, tiles).unflatten(0, images.shape[:2]).flatten(1, 2)
 
 
 def qwen_pixels(processor: Any, images: Float[Tensor, "b n 3 h w"]) -> Float[Tensor, "patches d"]:
     """Patches of all images, each twice in time; the patches that are merged into one token are adjacent."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
-    own = processor.image_processor
-    patch, merge, time = own.patch_size, own.merge_size, own.temporal_patch_size
+    settings = processor.image_processor
+    patch, merge, time = settings.patch_size, settings.merge_size, settings.temporal_patch_size
     flat = images.flatten(0, 1)
-    limits = own.size["shortest_edge"], own.size["longest_edge"]
+    limits = settings.size["shortest_edge"], settings.size["longest_edge"]
     h, w = smart_resize(*flat.shape[-2:], patch * merge, *limits)
-    flat = _normalised(own, resize(flat, (h, w), _mode(own)))
+    flat = _normalised(settings, resize(flat, (h, w), _mode(settings)))
     blocks = flat.reshape(len(flat), 3, h // patch // merge, merge, patch, w // patch // merge, merge, patch)
     ordered = blocks.permute(0, 2, 5, 3, 6, 1, 4, 7)  # image, blocks, patches in a block, channel, pixels
     twice = ordered.unsqueeze(-3).expand(*ordered.shape[:-2], time, patch, patch)
@@ -323,20 +323,20 @@ PIXELS: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-def _mode(own: Any) -> str:
+def _mode(settings: Any) -> str:
     """The interpolation mode of an image processor.
 
     Raises:
         ValueError: if the mode has no differentiable form here.
     """
-    if own.resample not in MODES:
-        raise ValueError(f"expected an image processor that resizes by {MODES}; got {own.resample}")
-    return MODES[own.resample]
+    if settings.resample not in MODES:
+        raise ValueError(f"expected an image processor that resizes by {MODES}; got {settings.resample}")
+    return MODES[settings.resample]
 
 
-def _normalised(own: Any, image: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
-    mean = torch.tensor(own.image_mean).to(image)[:, None, None]
-    std = torch.tensor(own.image_std).to(image)[:, None, None]
+def _normalised(settings: Any, image: Float[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
+    mean = torch.tensor(settings.image_mean).to(image)[:, None, None]
+    std = torch.tensor(settings.image_std).to(image)[:, None, None]
     return (image - mean) / std
 
 

@@ -68,8 +68,8 @@ def load_adapter(model: Any, adapter: str, name: str, trainable: bool = False) -
         with pretrained.reading(adapter):
             adapted = PeftModel(model, config)
             names = older_names(model)
-            found = adapted.load_adapter(adapter, "default", is_trainable=trainable, key_mapping=names)
-        wrong = [*found.missing_keys, *found.unexpected_keys]
+            report = adapted.load_adapter(adapter, "default", is_trainable=trainable, key_mapping=names)
+        wrong = [*report.missing_keys, *report.unexpected_keys]
         if wrong:
             raise ValueError(f"their weights differ: {_few(wrong)}")
     except (ValueError, RuntimeError) as error:  # the latter if the shape of a weight differs

@@ -133,7 +133,7 @@ def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
     """Fingerprints of the packaged models that are there: twelve hexadecimal digits of the SHA-256 of all
     files of each: weights, settings, calibrations, words.
     """
-    found = {}
+    by_name = {}
     for name, folder in NAMES.items():
         root = FOLDER / folder
         if name not in names or not root.is_dir():
@@ -142,19 +142,19 @@ def fingerprints(names: Collection[str] = NAMES.keys()) -> dict[str, str]:
         for path in sorted(path for path in root.rglob("*") if path.is_file()):
             content.update(path.relative_to(root).as_posix().encode() + b"\0")
             content.update(_sha256(path))
-        found[name] = content.hexdigest()[:12]
-    return found
+        by_name[name] = content.hexdigest()[:12]
+    return by_name
 
 
 def digests() -> dict[str, str]:
     """Digests of the packaged models that are there: twelve hexadecimal digits of their weights' SHA-256."""
-    found = {}
+    by_file = {}
     for name, folder in NAMES.items():
         weights = sorted((FOLDER / folder).rglob("*.safetensors"))
         if weights:
             content = b"".join(map(_sha256, weights))
-            found[name] = hashlib.sha256(content).hexdigest()[:12]
-    return found
+            by_file[name] = hashlib.sha256(content).hexdigest()[:12]
+    return by_file
 
 
 def _sha256(path: Path) -> bytes:

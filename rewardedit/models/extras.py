@@ -28,11 +28,11 @@ def requirements() -> list[Any]:
 
 def extras() -> dict[str, str]:
     """Extras by the names of the optional packages that they bring."""
-    found = {}
+    by_extra = {}
     for wanted in requirements():
         if extra := EXTRA.search(str(wanted.marker)):
-            found.setdefault(wanted.name, extra[1])  # the first, where several bring it
-    return found
+            by_extra.setdefault(wanted.name, extra[1])  # the first, where several bring it
+    return by_extra
 
 
 def install_command(extra: str) -> str:

@@ -144,19 +144,19 @@ class ObjectLocator(nn.Module):
         targets = [None if edit.is_global else name_afterwards(edit) for edit in parsed]
         references = list(map(reference_of, parsed))
         # Targets and references are sought in the same images, all in one call.
-        found = self._find(torch.cat([batch.edited, batch.edited]), [*targets, *references])
-        return list(map(named_regions, batch.source, parsed, sources, found[:b], found[b:]))
+        instances = self._find(torch.cat([batch.edited, batch.edited]), [*targets, *references])
+        return list(map(named_regions, batch.source, parsed, sources, instances[:b], instances[b:]))
 
     @torch.no_grad()
     def _find(self, images: Tensor, names: Sequence[str | None]) -> list[Instances | None]:
         """Finds the objects of all rows that have a name, in one call."""
         named = {i: name for i, name in enumerate(names) if name is not None}
-        found: list[Instances | None] = [None] * len(names)
+        of_row: list[Instances | None] = [None] * len(names)
         if named:
             sought = images[list(named)].detach()
             for i, instances in zip(named, self.finder.find(sought, list(named.values())), strict=True):
-                found[i] = instances
-        return found
+                of_row[i] = instances
+        return of_row
 
 
 def reference_of(parsed: ParsedEdit) -> str | None:
@@ -252,8 +252,8 @@ class GivenMaskLocator(WithoutNames):
 
 def same_on_both_sides(mask: Bool[Tensor, "h w"], empty: str) -> EditRegions:
     """The regions of an edit if only a mask is known; `empty` is the reason if the mask is empty."""
-    found = Instances.of_masks(components(mask))
-    return EditRegions(found, found, is_named=False, reason=None if len(found) else empty)
+    instances = Instances.of_masks(components(mask))
+    return EditRegions(instances, instances, is_named=False, reason=None if len(instances) else empty)
 
 
 def edit_masks(
@@ -269,7 +269,7 @@ def edit_masks(
     """
     batch = EditBatch(source, [""] * len(parsed), edited)
     masks = []
-    for found in locator.of_edits(batch, parsed, locator.of_sources(source, parsed)):
-        is_known = not found.reason or found.missing == "reference"
-        masks.append(found.mask if is_known else torch.ones_like(found.mask))
+    for regions in locator.of_edits(batch, parsed, locator.of_sources(source, parsed)):
+        is_known = not regions.reason or regions.missing == "reference"
+        masks.append(regions.mask if is_known else torch.ones_like(regions.mask))
     return torch.stack(masks)[:, None].float()

@@ -77,8 +77,8 @@ def numbered_components(mask: Bool[Tensor, "h w"]) -> tuple[Int[Tensor, "h w"], 
     """The connected components of a mask, diagonals included: the number of the component at each pixel, from
     1, and 0 outside; and the rows and columns that each spans.
     """
-    found: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
-    return torch.from_numpy(found[0]).to(mask.device), ndimage.find_objects(found[0])
+    labelled: Any = ndimage.label(mask.cpu().numpy(), structure=np.ones((3, 3)))
+    return torch.from_numpy(labelled[0]).to(mask.device), ndimage.find_objects(labelled[0])
 
 
 def components(mask: Bool[Tensor, "h w"]) -> Bool[Tensor, "k h w"]:

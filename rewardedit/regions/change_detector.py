@@ -54,7 +54,7 @@ class ChangeDetector(nn.Module):
         named = self._objects(source, edited, batch.instruction)
         before = oklab(source)
         after = oklab(edited)
-        found = []
+        instances = []
         for row, change in enumerate(changes):
             height, width = change.shape
             numbers, places = numbered_components(change > CHANGED)
@@ -68,8 +68,8 @@ class ChangeDetector(nn.Module):
                 share = 1.0 if self.fixed_confidence else float(part.double().sum()) / (height * width)
                 box = (columns.start / width, rows.start / height, columns.stop / width, rows.stop / height)
                 differences.append(Difference(command, subject, box, share))
-            found.append(Detection(tuple(differences), len(differences)))
-        return found
+            instances.append(Detection(tuple(differences), len(differences)))
+        return instances
 
     def _objects(
         self, source: Tensor, edited: Tensor, instructions: Sequence[str]

@@ -39,8 +39,8 @@ class GroundedSam(nn.Module):
         Raises:
             ValueError: as for `Detector` and `Segmenter`.
         """
-        found = Detector.from_pretrained(detector, dtype, threshold=threshold, prompt=prompt, single=single)
-        return cls(found, None if segmenter is None else Segmenter.from_pretrained(segmenter, dtype))
+        loaded = Detector.from_pretrained(detector, dtype, threshold=threshold, prompt=prompt, single=single)
+        return cls(loaded, None if segmenter is None else Segmenter.from_pretrained(segmenter, dtype))
 
     def find(self, images: Float[Tensor, "b 3 h w"], names: Sequence[str]) -> list[Instances]:
         """Finds in each image the objects of its name."""

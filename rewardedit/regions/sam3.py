@@ -72,7 +72,7 @@ class Sam3(nn.Module):
         confidence = out.pred_logits.float().sigmoid() * out.presence_logits.float().sigmoid()
         size = pixels.new_tensor([pixels.shape[-1], pixels.shape[-2]]).repeat(2)
 
-        found: list[Instances] = []
+        instances: list[Instances] = []
         for i in range(len(images)):
             order = confidence[i].argsort(descending=True)
             order = order[confidence[i][order] >= self.threshold]
@@ -82,5 +82,5 @@ class Sam3(nn.Module):
             masks = self.canvas.masks_to_image(out.pred_masks[i][order].float(), h, w) > 0
             empty = ~masks.flatten(1).any(1)[:, None, None]
             masks = torch.where(empty, filled(boxes, (h, w)), masks)
-            found.append(Instances(boxes, masks, confidence[i][order]))
-        return found
+            instances.append(Instances(boxes, masks, confidence[i][order]))
+        return instances

@@ -78,7 +78,7 @@ class Segmenter(nn.Module):
 
         masks: list[Tensor] = []
         for row, of_image in zip(out.pred_masks.float(), boxes, strict=True):
-            found = self.canvas.masks_to_image(row[: len(of_image), 0], h, w) > 0
-            empty = ~found.flatten(1).any(1)[:, None, None]
-            masks.append(torch.where(empty, filled(of_image, (h, w)), found))
+            positive = self.canvas.masks_to_image(row[: len(of_image), 0], h, w) > 0
+            empty = ~positive.flatten(1).any(1)[:, None, None]
+            masks.append(torch.where(empty, filled(of_image, (h, w)), positive))
         return masks

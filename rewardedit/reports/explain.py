@@ -81,13 +81,13 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
     )
 
 
-def _marks(kind: str, parsed: Parsed, found: Instances | None) -> list[Mark]:
+def _marks(kind: str, parsed: Parsed, instances: Instances | None) -> list[Mark]:
     """The boxes of the objects found, each with its name and confidence."""
-    if found is None:
+    if instances is None:
         return []
     name = (getattr(parsed, kind) or "") if isinstance(parsed, ParsedEdit) else ""
     marks = []
-    for box, confidence in zip(found.boxes.tolist(), found.confidence.tolist(), strict=True):
+    for box, confidence in zip(instances.boxes.tolist(), instances.confidence.tolist(), strict=True):
         marks.append(Mark(tuple(box), COLOURS[kind], f"{name} {confidence:.2f}"))
     return marks
 
@@ -134,8 +134,8 @@ def _of_dice(scorer: Dice, batch: EditBatch) -> Explanation:
     details = []
     for name, row in table.items():
         said = f": {row['reason']}" if row["reason"] else ""
-        found = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
-        details.append(f"{name}. {found}, {row['judgement']}{said}")
+        caption = f"{row['command']} {row['subject']} (confidence {row['confidence']:.2f})"
+        details.append(f"{name}. {caption}, {row['judgement']}{said}")
         del row["box"]
 
     verdict_line = _dice_verdict(scores, analysis)
@@ -176,9 +176,9 @@ def _dice_verdict(scores: Scores, analysis: Analysis) -> str:
     n = len(analysis.differences)
     if n == 0:
         return f"Nothing changed ({score})."
-    found = f"{n} difference{'s' if n > 1 else ''}, {len(analysis.coherent)} asked for"
+    counted = f"{n} difference{'s' if n > 1 else ''}, {len(analysis.coherent)} asked for"
     unwanted = float(scores.parts["unwanted_area"][0])
-    return f"{found} ({score}); {100 * unwanted:.0f} % of the image changed without being asked for."
+    return f"{counted} ({score}); {100 * unwanted:.0f} % of the image changed without being asked for."
 
 
 def _record(batch: EditBatch, scores: Scores) -> dict[str, Any]:

@@ -174,12 +174,12 @@ def _result(metrics: dict[str, Any]) -> str:
     """A table of base and result by every scorer, with intervals; "" without a comparison with a base."""
     lines = []
     for scorer, by_variant in metrics.get("differences", {}).items():
-        found = by_variant.get("base")
-        if found is not None:
-            low, high = found["ci95"]
-            difference = f"{found['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-            means = f"{found['mean_b']:.3f} | {found['mean_a']:.3f}"
-            wins = f"{found['wins']} : {found['losses']}"
+        base = by_variant.get("base")
+        if base is not None:
+            low, high = base["ci95"]
+            difference = f"{base['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
+            means = f"{base['mean_b']:.3f} | {base['mean_a']:.3f}"
+            wins = f"{base['wins']} : {base['losses']}"
             lines.append(f"| {escaped(scorer)} | {means} | {difference} | {wins} |")
     if not lines:
         return ""
@@ -220,24 +220,24 @@ def data_of(settings: dict[str, Any]) -> list[str]:
 
 def scorers_of(settings: dict[str, Any]) -> list[str]:
     """The scorers that gave labels or gradients, as the recipe names them."""
-    found = []
+    scorers = []
     for group in ("relabel", "reward"):
         scorer = (settings.get(group) or {}).get("scorer")
         if scorer is not None:
-            found.append(scorer if isinstance(scorer, str) else json.dumps(scorer))
-    return found
+            scorers.append(scorer if isinstance(scorer, str) else json.dumps(scorer))
+    return scorers
 
 
 def flat(values: dict[str, Any], name: str = "") -> dict[str, float]:
     """The numbers of nested mappings by their dotted names."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in values.items():
         dotted = f"{name}.{key}" if name else str(key)
         if isinstance(value, dict):
-            found |= flat(value, dotted)
+            numbers |= flat(value, dotted)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[dotted] = float(value)
-    return found
+            numbers[dotted] = float(value)
+    return numbers
 
 
 def escaped(text: str) -> str:

@@ -155,8 +155,8 @@ class Adiee(Scorer):
         """The question in the model's chat template, up to the place of the answer. Special tokens, such as
         the place of an image, are removed from the instruction.
         """
-        own = self.settings
-        return self.vlm.prompt(turns(question, without(self.reserved, instruction), own.layout, own.prompts))
+        text = without(self.reserved, instruction)
+        return self.vlm.prompt(turns(question, text, self.settings.layout, self.settings.prompts))
 
     @torch.no_grad()
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
@@ -171,14 +171,14 @@ class Adiee(Scorer):
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         prefixes: list[Prefix] | None = prepared.inputs.get("prefix")
-        asked = []
+        questions = []
         for question in self.questions:
             instructions = [self.fitting(text, question, batch) for text in batch.instruction]
-            asked.append(self.texts(instructions, question))
+            questions.append(self.texts(instructions, question))
         if prefixes is None:
-            states = [self.states(self.inputs(texts, batch.source, batch.edited)) for texts in asked]
+            states = [self.states(self.inputs(texts, batch.source, batch.edited)) for texts in questions]
         else:
-            states = self._continued(asked, batch.edited, prefixes)
+            states = self._continued(questions, batch.edited, prefixes)
         every = torch.stack(list(map(self.head.scores, states)))
         mean = every.mean(0)
         parts = {"raw": mean[:, 0], "spread": every[..., 0].std(0, correction=0)}
@@ -249,11 +249,11 @@ class Adiee(Scorer):
         image = image.to(torch.promote_types(image.dtype, torch.float32))
         return image if self.settings.side is None else fit(image, self.settings.side, "stretch")
 
-    def _continued(self, asked: list[list[str]], edited: Tensor, prefixes: list[Prefix]) -> list[Tensor]:
+    def _continued(self, questions: list[list[str]], edited: Tensor, prefixes: list[Prefix]) -> list[Tensor]:
         """The states at the token for each question, if the source's part is already computed. The edited
         images are read once for all questions.
         """
-        before, _ = self.split(asked[0][0], 2)
+        before, _ = self.split(questions[0][0], 2)
         between = self.split(before)[1]
         inputs = self.vlm.inputs([between] * len(edited), self.sized(edited)[:, None])
         inputs.pop("attention_mask", None)  # all rows have the same length
@@ -263,7 +263,7 @@ class Adiee(Scorer):
         begin = len(prefixes[0]) + inputs["input_ids"].shape[1]
 
         states = []
-        for texts in asked:
+        for texts in questions:
             # The token does not see the padding after it.
             ids = self.vlm.tokens([self.split(text, 2)[1] for text in texts])
             states.append(self.at_token(self._read({"input_ids": ids}, cache, begin), ids))

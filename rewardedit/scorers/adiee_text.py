@@ -36,8 +36,8 @@ IMAGES: dict[Layout, int] = {"pair": 2, "concat": 1}
 def question(number: int, instruction: str, layout: Layout, prompts: Prompts = "ours") -> str:
     """A question about an edit, in our words or in the paper's."""
     before, after = PLACES[layout]
-    asked = QUESTIONS if prompts == "ours" else PAPER_QUESTIONS
-    text = asked[number].format(before=before, after=after, instruction=instruction)
+    choices = QUESTIONS if prompts == "ours" else PAPER_QUESTIONS
+    text = choices[number].format(before=before, after=after, instruction=instruction)
     return text[0].upper() + text[1:]
 
 

@@ -67,8 +67,8 @@ class DiceClip(ClipScorer):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """DICE's fingerprint, by its name; {} without models."""
-        found = self.dice.fingerprint
-        return {"dice": found} if found else {}
+        of_dice = self.dice.fingerprint
+        return {"dice": of_dice} if of_dice else {}
 
     def masks(self, kept: Sequence[Sequence[Difference]], image: Tensor) -> Bool[Tensor, "b h w"]:
         """Masks of the boxes of each row's differences, in images (b, 3, h, w)."""

@@ -205,12 +205,12 @@ def _only_folder(root: Path, name: str | None, file: str, option: str) -> Path:
                 f"dice: {option}: expected a folder with {file} in {root}; got {name}"
             ) from error
         return root / name
-    found = sorted({path.parent for path in root.rglob(file)})
-    if len(found) != 1:
-        names = ", ".join(str(path.relative_to(root)) for path in found) or "none"
+    folders = sorted({path.parent for path in root.rglob(file)})
+    if len(folders) != 1:
+        names = ", ".join(str(path.relative_to(root)) for path in folders) or "none"
         named = "subfolder, or elsewhere: base" if option == "subfolder" else option
         raise ValueError(f"dice: expected one folder with {file} in {root}; found {names}; name it: {named}")
-    return found[0]
+    return folders[0]
 
 
 def _set_longest_edge(vlm: Vlm, options: ModelOptions) -> None:

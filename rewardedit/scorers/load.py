@@ -107,10 +107,10 @@ def packaged_files(spec: str | Mapping[str, Any], **options: Any) -> dict[str, s
 
 def packaged_models(spec: str | Mapping[str, Any], **options: Any) -> set[str]:
     """The names of the packaged models that `load_scorer(spec, **options)` loads."""
-    found: set[str] = set()
+    names: set[str] = set()
     for name, term in all_terms(spec):
-        found |= find_scorer(name).packaged_models(all_options(name, term.options | options))
-    return found
+        names |= find_scorer(name).packaged_models(all_options(name, term.options | options))
+    return names
 
 
 def models_of(spec: str | Mapping[str, Any], **options: Any) -> list[str]:
@@ -156,8 +156,8 @@ def scorer_fingerprints(
     terms = chain.from_iterable(map(all_terms, specs.values()))
     if all(find_scorer(name).fingerprint is Scorer.fingerprint for name, _ in terms):
         return {}
-    found = {name: scorer.fingerprint for name, scorer in load().items()}
-    return {name: told for name, told in found.items() if told}
+    fingerprints = {name: scorer.fingerprint for name, scorer in load().items()}
+    return {name: fingerprint for name, fingerprint in fingerprints.items() if fingerprint}
 
 
 def find_scorer(name: str) -> type[Scorer]:

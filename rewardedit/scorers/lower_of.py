@@ -95,7 +95,7 @@ class LowerOf(Combination):
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         scores = self.scores(batch, prepared)
-        centred = {name: self.centred(name, found.score) for name, found in scores.items()}
+        centred = {name: self.centred(name, own_scores.score) for name, own_scores in scores.items()}
         return Scores.make(torch.stack([*centred.values()]).amin(0), centred, self.reasons(scores))
 
     def centred(self, name: str, score: Float[Tensor, " b"]) -> Float[Tensor, " b"]:

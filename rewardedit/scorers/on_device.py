@@ -34,7 +34,7 @@ class OnDevice(Scorer):
     @torch.no_grad()
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         scores = self.scorer(batch.to(self.device))
-        there = batch.edited.device
+        device = batch.edited.device
         parts: Mapping[str, torch.Tensor] = scores.parts
-        moved = {name: value.to(there) for name, value in parts.items()}
-        return Scores.make(scores.score.to(there), moved, list(scores.reason))
+        moved = {name: value.to(device) for name, value in parts.items()}
+        return Scores.make(scores.score.to(device), moved, list(scores.reason))

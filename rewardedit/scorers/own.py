@@ -36,8 +36,8 @@ def find_own(name: str) -> type[Scorer]:
     return _class_of(value, attribute)
 
 
-def _kind(found: Any) -> str:
-    return f"the class {found.__name__}" if isinstance(found, type) else f"a value of {type(found).__name__}"
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a value of {type(value).__name__}"
 
 
 def _module(name: str) -> ModuleType:

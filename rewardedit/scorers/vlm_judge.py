@@ -179,13 +179,13 @@ class VlmJudge(Scorer):
         """The model and its hash (for an endpoint, its address), a hash of the prompts and the example, the
         decoding settings, and the seed.
         """
-        told: dict[str, Any] = {"model": self.name}
+        fingerprint: dict[str, Any] = {"model": self.name}
         if self.endpoint is not None:
-            told |= {"endpoint": self.endpoint.url, "model_hash": None, "seed": self.endpoint.seed}
+            fingerprint |= {"endpoint": self.endpoint.url, "model_hash": None, "seed": self.endpoint.seed}
         else:
             assert self.vlm is not None
-            told |= {"endpoint": None, "model_hash": model_hash(self.vlm), "seed": None}
-        return told | {
+            fingerprint |= {"endpoint": None, "model_hash": model_hash(self.vlm), "seed": None}
+        return fingerprint | {
             "criteria": self.criteria,
             "apart": self.apart,
             "prompt_hash": self._prompt_hash(),
@@ -198,14 +198,14 @@ class VlmJudge(Scorer):
             self.vlm.note_cut(batch.instruction, self.family)
         instructions = list(map(self._plain, batch.instruction))
 
-        asked = []
+        questions = []
         for question in self.questions:
             chats = [chat(question, text, self.grader.form, self.example) for text in instructions]
-            asked.append((chats, self._images(question, shown[question.view])))
+            questions.append((chats, self._images(question, shown[question.view])))
 
         parts: dict[str, Tensor] = {}
         reasons: list[list[str]] = [[] for _ in instructions]
-        for question, graded in zip(self.questions, self.grader(asked), strict=True):
+        for question, graded in zip(self.questions, self.grader(questions), strict=True):
             parts[question.name] = graded.grades
             parts |= {f"{question.name}_{name}": values for name, values in graded.parts.items()}
             for row, reason in zip(reasons, graded.reasons, strict=True):
@@ -292,29 +292,29 @@ def views(
     if not apart:
         return {"whole": (source, edited)}
     inside = change_mask(source, edited)
-    found = {}
+    by_view = {}
     for name, weight in (("inside", inside), ("outside", 1 - inside)):
         empty = weight.flatten(1).amax(1) < VISIBLE
         weight = torch.where(empty[:, None, None, None], torch.ones_like(weight), weight)
-        found[name] = (_covered(source, weight), _covered(edited, weight))
-    return found
+        by_view[name] = (_covered(source, weight), _covered(edited, weight))
+    return by_view
 
 
 def _covered(image: Float[Tensor, "b 3 h w"], weight: Float[Tensor, "b 1 h w"]) -> Float[Tensor, "b 3 h w"]:
     return torch.full_like(image, COVER_GRAY).lerp(image, weight.to(image.dtype))
 
 
-def combine(asked: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:
+def combine(questions: list[Question], parts: dict[str, Tensor]) -> dict[str, Float[Tensor, " b"]]:
     """The least grade of each group of aspects; if asked separately, also those inside and outside."""
-    found = {}
+    scores = {}
     for group in GROUPS:
-        own = [question for question in asked if question.aspect.group == group]
-        found[group] = _least([parts[question.name] for question in own])
+        of_group = [question for question in questions if question.aspect.group == group]
+        scores[group] = _least([parts[question.name] for question in of_group])
         for view in ("inside", "outside"):
-            seen = [parts[question.name] for question in own if question.view == view]
+            seen = [parts[question.name] for question in of_group if question.view == view]
             if seen:
-                found[f"{group}_{view}"] = _least(seen)
-    return found
+                scores[f"{group}_{view}"] = _least(seen)
+    return scores
 
 
 def _least(grades: list[Tensor]) -> Float[Tensor, " b"]:

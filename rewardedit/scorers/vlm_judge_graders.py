@@ -53,9 +53,9 @@ class ByDigits:
         self.recomputes = False
         self.differentiable = not isinstance(vlm, ProcessorVlm)
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
+    def __call__(self, questions: Sequence[Asked]) -> list[Graded]:
         graded: list[Graded] = []
-        for chats, images in asked:
+        for chats, images in questions:
             if self.recomputes:
                 logits: Any = checkpoint(self.logits, chats, images, use_reentrant=False)
             else:
@@ -85,9 +85,9 @@ class ByText:
         self.vlm = vlm
         self.max_new_tokens = max_new_tokens
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
+    def __call__(self, questions: Sequence[Asked]) -> list[Graded]:
         graded = []
-        for chats, images in asked:
+        for chats, images in questions:
             texts = list(map(self.vlm.prompt, chats))
             answers = self.vlm.answer(texts, images, self.max_new_tokens)
             graded.append(Graded(*read_all(answers, images.device)))
@@ -120,16 +120,16 @@ class ByEndpoint:
         self.endpoint = endpoint
         self.max_new_tokens = max_new_tokens
 
-    def __call__(self, asked: Sequence[Asked]) -> list[Graded]:
+    def __call__(self, questions: Sequence[Asked]) -> list[Graded]:
         chats: list[list[Message]] = []
-        for part, images in asked:
+        for part, images in questions:
             chats += starmap(messages, zip(part, images, strict=True))
         answers = self.answers(chats)
         for answer in answers:
             if isinstance(answer, AnswerError) and answer.may_pass:
                 raise answer
         graded = []
-        for part, images in asked:
+        for part, images in questions:
             graded.append(self.read(answers[: len(part)], images.device))
             answers = answers[len(part) :]
         return graded

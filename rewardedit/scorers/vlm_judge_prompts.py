@@ -172,9 +172,9 @@ class Example:
             raise ValueError(f"example {path}: source and edited differ in size")
         return cls(source, edited, values["instruction"], values["grades"], values.get("reasons", {}))
 
-    def check(self, asked: Sequence[Question], answer: str) -> None:
+    def check(self, questions: Sequence[Question], answer: str) -> None:
         """Raises ValueError if a question has no grade from 0 to 10, or no reasons with answer="text"."""
-        names = {question.name for question in asked}
+        names = {question.name for question in questions}
         shown: list[tuple[str, dict[str, Any]]] = [("grades", self.grades)]
         if answer == "text":
             shown.append(("reasons", self.reasons))

@@ -152,9 +152,9 @@ class PairJudge(nn.Module):
         floating-point all of them would take eight times the memory of the pairs.
         """
         for pair in pairs:
-            told = self._chat(pair.instruction)
+            chat = self._chat(pair.instruction)
             for edits in ((pair.first, pair.second), (pair.second, pair.first)):
-                yield told, torch.stack(list(map(to_float, (pair.source, *edits))))
+                yield chat, torch.stack(list(map(to_float, (pair.source, *edits))))
 
     def _chat(self, instruction: str) -> Chat:
         text = QUESTION.format(instruction=without(self.reserved, instruction)) + FORMS[self.answer]
@@ -163,7 +163,7 @@ class PairJudge(nn.Module):
 
     def _ask_endpoint(self, orders: Iterable[tuple[Chat, Tensor]]) -> list[Answer]:
         assert isinstance(self.judge, Endpoint)
-        chats = [messages(told, images) for told, images in orders]
+        chats = [messages(text, images) for text, images in orders]
         answers = self.judge.answer(chats, self.max_new_tokens)
         for answer in answers:
             if isinstance(answer, AnswerError) and answer.may_pass:
@@ -175,12 +175,12 @@ class PairJudge(nn.Module):
         vlm = self.judge
         assert isinstance(vlm, Vlm)
         answers: list[Answer] = []
-        for told, images in orders:
+        for chat, images in orders:
             shown = images[None].to(vlm.model.device)
             if self.answer == "text":
-                answers += vlm.answer([vlm.prompt(told)], shown, self.max_new_tokens)
+                answers += vlm.answer([vlm.prompt(chat)], shown, self.max_new_tokens)
                 continue
-            text = answer_up_to(vlm, told, BEGINNING) + LETTERS[0]
+            text = answer_up_to(vlm, chat, BEGINNING) + LETTERS[0]
             logits = last_logits(vlm, [text], shown)[0, self.ids]
             if bool(logits.isfinite().all()):
                 answers.append(BEGINNING + LETTERS[int(logits.argmax())])

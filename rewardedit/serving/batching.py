@@ -162,7 +162,7 @@ class Batcher:
                 if len(jobs) >= self._most(jobs[0]) or now >= jobs[0].arrived + self.max_wait:
                     ready.append((jobs[0].arrived, key))
             if ready:
-                _, key = min(ready, key=lambda found: found[0])
+                _, key = min(ready, key=lambda entry: entry[0])
                 return self._take(key)
 
             firsts = [jobs[0].arrived for jobs in self._waiting.values()]

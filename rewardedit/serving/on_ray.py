@@ -54,14 +54,14 @@ def ray_application(scorers: ScorerSet, config: ServeConfig, gpus: float) -> Any
         ValueError: if Ray Serve is not installed.
     """
     serve = _ray_serve()
-    own = dataclasses.replace(config, replicas=1)  # in each of Ray's
+    one_replica = dataclasses.replace(config, replicas=1)  # in each of Ray's
 
     def build() -> Any:
         from rewardedit.serving.app import make_app
 
         # here, as Ray reports no error of an application's start
-        loaded = scorers.load(own.batch_size)
-        return make_app(ReadyScorers(scorers.specs, scorers.options, loaded), own, wait=True)
+        loaded = scorers.load(one_replica.batch_size)
+        return make_app(ReadyScorers(scorers.specs, scorers.options, loaded), one_replica, wait=True)
 
     deployment = serve.deployment(
         serve.ingress(build)(Replica),
@@ -157,13 +157,13 @@ def _run(serve: Any, application: Any) -> None:
         serve.delete(NAME)  # once its replicas have answered what they accepted
 
 
-def _reason(serve: Any, told: str) -> str:
+def _reason(serve: Any, message: str) -> str:
     """The error of a replica that could not be started, from the end of its traceback; else what Ray told."""
     application = serve.status().applications.get(NAME)
     deployment = application.deployments.get(NAME) if application else None
     lines = deployment.message.splitlines() if deployment else []
     errors = [line for line in lines if ERROR.match(line)]
-    return printable(errors[-1] if errors else told, 300)
+    return printable(errors[-1] if errors else message, 300)
 
 
 def _wait_for_signal() -> None:

@@ -135,8 +135,8 @@ class LoadedScorers:
         rows: list[Row] = [{} for _ in samples]
         if len(names) > 1:
             for name in names:
-                for row, found in zip(rows, self.score(samples, [name]), strict=True):
-                    row |= found
+                for row, answers in zip(rows, self.score(samples, [name]), strict=True):
+                    row |= answers
             return rows
         for row, sample in zip(rows, samples, strict=True):
             row |= self.score([sample], names)[0]
@@ -147,11 +147,11 @@ def _score_together(samples: list[PixelSample], scorers: dict[str, Scorer]) -> l
     scores = score_batch(collate_pixels(samples), scorers)
     rows: list[Row] = [{} for _ in samples]
     for name, of_batch in scores.items():
-        found = _scores(of_batch)
-        own = {name: scorers[name]}
+        answers = _scores(of_batch)
+        alone = {name: scorers[name]}
         if len(samples) > 1 and _is_refused(of_batch) and not _lacks_field(samples, scorers[name]):
-            found = [_score_together([sample], own)[0][name] for sample in samples]  # perhaps one's fault
-        for row, score in zip(rows, found, strict=True):
+            answers = [_score_together([sample], alone)[0][name] for sample in samples]  # perhaps one's fault
+        for row, score in zip(rows, answers, strict=True):
             row[name] = score
     return rows
 

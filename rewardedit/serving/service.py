@@ -74,7 +74,7 @@ class Service:
             decoded = await self._decode(edits, reservation)
             samples = [sample for sample in decoded if isinstance(sample, PixelSample)]
             rows = iter(await self.batcher.score(samples, names) if samples else ())
-            outcomes = [next(rows) if isinstance(found, PixelSample) else found for found in decoded]
+            outcomes = [next(rows) if isinstance(sample, PixelSample) else sample for sample in decoded]
         self._count(outcomes, names)
         return outcomes
 
@@ -88,10 +88,10 @@ class Service:
             calls.append(loop.run_in_executor(self.decoders, *work))
         # all of them, as those that still run would take from a reservation that is over
         decoded = await asyncio.gather(*calls, return_exceptions=True)
-        for found in decoded:
-            if isinstance(found, BaseException):
-                raise found
-        return [found for found in decoded if not isinstance(found, BaseException)]
+        for sample in decoded:
+            if isinstance(sample, BaseException):
+                raise sample
+        return [sample for sample in decoded if not isinstance(sample, BaseException)]
 
     def _require_started(self) -> None:
         if not self.batcher.started.is_set():

@@ -87,13 +87,13 @@ async def score(request: Request) -> SampleAnswer:
     """Scores samples; those that fail are named in `errors` and have no result."""
     service: Service = request.app.state.service
     service.infos()
-    asked = await read_model(request, service.config.max_items, Samples)
-    if asked.protocol_version != VERSION:
-        raise Refusal(400, f"protocol_version: expected {VERSION}; got {printable(asked.protocol_version)}")
-    n = len(asked.requests)
+    body = await read_model(request, service.config.max_items, Samples)
+    if body.protocol_version != VERSION:
+        raise Refusal(400, f"protocol_version: expected {VERSION}; got {printable(body.protocol_version)}")
+    n = len(body.requests)
     answer = SampleAnswer(results=[{} for _ in range(n)], errors=[{} for _ in range(n)], identities=[])
     groups: dict[tuple[str, ...], list[int]] = {}
-    for i, sample in enumerate(asked.requests):
+    for i, sample in enumerate(body.requests):
         answer.identities.append(_identity(sample, service))
         answer.errors[i] = _errors(sample, service)
         names = tuple(name for name in dict.fromkeys(sample.required_rewards) if name not in answer.errors[i])
@@ -101,7 +101,7 @@ async def score(request: Request) -> SampleAnswer:
             groups.setdefault(names, []).append(i)
 
     for names, rows in groups.items():
-        outcomes = await service.score([_edit(asked.requests[i]) for i in rows], names)
+        outcomes = await service.score([_edit(body.requests[i]) for i in rows], names)
         for i, outcome in zip(rows, outcomes, strict=True):
             _fill(answer.results[i], answer.errors[i], names, outcome)
     return answer
@@ -138,11 +138,11 @@ def _fill(
         if isinstance(outcome, BadEdit):
             errors[name] = outcome.reason
             continue
-        found = outcome[name]
-        if found.score is None or not math.isfinite(found.score):
-            errors[name] = found.reason or "the score is not finite"
+        scores = outcome[name]
+        if scores.score is None or not math.isfinite(scores.score):
+            errors[name] = scores.reason or "the score is not finite"
         else:
-            results[name] = {SCORE: found.score} | {k: v for k, v in found.parts.items() if k != SCORE}
+            results[name] = {SCORE: scores.score} | {k: v for k, v in scores.parts.items() if k != SCORE}
 
 
 def _identity(sample: Sample, service: Service) -> dict[str, Identity]:

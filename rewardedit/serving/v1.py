@@ -136,7 +136,7 @@ def _result(
 @router.get("/v1/scorers", summary="The served scorers", responses={503: PROBLEMS[503], 401: PROBLEMS[401]})
 async def scorers(request: Request) -> ScorersAnswer:
     """Range, direction, required fields, models and device of each scorer."""
-    found = []
+    descriptions = []
     for info in request.app.state.service.infos():
-        found.append(ScorerDescription(direction="higher", **vars(info)))
-    return ScorersAnswer(scorers=found)
+        descriptions.append(ScorerDescription(direction="higher", **vars(info)))
+    return ScorersAnswer(scorers=descriptions)

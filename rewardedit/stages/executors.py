@@ -15,14 +15,12 @@ from rewardedit.files import AnyPath, remove, replaced, sizes, write_json
 from rewardedit.language.usage import record_usage
 from rewardedit.models.extras import install_command
 from rewardedit.processes import processes
+from rewardedit.stages.hidden import SIZES, TRIES, USED, beside
 from rewardedit.stages.leases import Leases
 from rewardedit.untrusted import read_json_file
 
 LONGEST_PAUSE = 0.5  # longest pause in seconds between two checks of other processes' results
 MAX_TRIES = 3  # attempts at a shard whose workers die
-# Suffixes of hidden files next to a shard: its endpoint usage, and the sizes of its files in bytes.
-USED = ".usage"
-SIZES = ".sizes"
 Make = Callable[[int, Path], None]
 
 
@@ -51,7 +49,7 @@ Engine = Callable[[Shards], None]
 
 
 class Backoff:
-    """Sleeps, each time longer, up to `LONGEST_NAP`."""
+    """Sleeps, each time longer, up to `LONGEST_PAUSE`."""
 
     def __init__(self) -> None:
         self.seconds = 0.02
@@ -69,15 +67,15 @@ def run_in_processes(shards: Shards) -> None:
     all shards are complete.
     """
     state = processes()
-    own = list(shards.numbers[state.process_index :: state.num_processes])
-    others = sorted(set(shards.numbers) - set(own), reverse=True)  # their owners start from the other end
+    assigned = list(shards.numbers[state.process_index :: state.num_processes])
+    others = sorted(set(shards.numbers) - set(assigned), reverse=True)  # from the end where no owner starts
     leases = Leases()
     backoff = Backoff()
     while True:
         missing = set(shards.missing())
         if not missing or shards.is_whole():
             return
-        todo = [i for i in (*own, *others) if i in missing]
+        todo = [i for i in (*assigned, *others) if i in missing]
         made = 0
         name = shards.paths[0].parent.name
         quiet = not state.is_main_process
@@ -117,15 +115,9 @@ def make_shard(shards: Shards, number: int, is_held: Callable[[], bool] = lambda
     except _LeaseLost:
         return
     except Exception:
-        if (
-            is_held() and not shards.is_whole()
-        ):  # otherwise the error may come from others, who have removed the unfinished shard
+        if is_held() and not shards.is_whole():
             raise
-
-
-def beside(path: AnyPath, end: str) -> AnyPath:
-    """Path of a hidden file about a shard."""
-    return path.with_name(f".{path.name}{end}")
+        # otherwise the error may come from others, who have removed the unfinished shard
 
 
 def is_whole_shard(path: AnyPath) -> bool:
@@ -150,8 +142,8 @@ def run_on_ray(shards: Shards) -> None:
     """Makes the shards with Ray Data, on the cluster that RAY_ADDRESS names or on a local one.
 
     Each actor holds the models once: one actor per GPU, or per CPU except one, which reads and schedules. A
-    shard whose worker dies is given to another, at most `TRIES` in all. All machines must share the folder,
-    the data and the hub's cache.
+    shard whose worker dies is given to another, at most `MAX_TRIES` in all. All machines must share the
+    folder, the data and the hub's cache.
 
     Raises:
         ValueError: if Ray is missing, a shard cannot be made, or the machines do not share the folder.
@@ -170,7 +162,7 @@ def run_on_ray(shards: Shards) -> None:
         return
 
     for i in missing:
-        remove(_tries_of(shards.paths[i]))  # from an earlier command
+        remove(beside(shards.paths[i], TRIES))  # from an earlier command
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
     context = ray.data.DataContext.get_current()
@@ -215,7 +207,7 @@ class _RayActor:
 
     def _make(self, number: int) -> str:
         path = self.shards.paths[number]
-        tries = _tries_of(path)
+        tries = beside(path, TRIES)
         reason = ""
         try:
             if is_whole_shard(path):  # its worker died after writing it, before reporting it
@@ -240,11 +232,6 @@ def _count_in(tries: AnyPath) -> int:
         return int(tries.read_bytes())
     except (FileNotFoundError, ValueError):  # a full disk may leave it empty
         return 0
-
-
-def _tries_of(path: AnyPath) -> AnyPath:
-    """Path of the file that counts the unfinished attempts at a shard."""
-    return path.with_name(f".{path.name}.tries")
 
 
 ENGINES: dict[str, Engine] = {"processes": run_in_processes, "ray": run_on_ray}

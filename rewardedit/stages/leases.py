@@ -18,6 +18,7 @@ from typing import Any
 
 from rewardedit.files import AnyPath, create, replaced
 from rewardedit.files.writers import is_running, machine
+from rewardedit.stages.hidden import CLAIM, beside
 from rewardedit.untrusted import CONTENT_ERRORS, read_json
 
 HEARTBEAT = 5.0  # seconds between two rewrites of a claim
@@ -41,7 +42,7 @@ class Leases:
         Two processes may both get True if one took the other for dead, so the result must be put into place
         atomically, and only if the claim still `is_held` then.
         """
-        file = claim_file(path)
+        file = beside(path, CLAIM)
         token = secrets.token_hex(8)
         if not self._take(file, token):
             yield False
@@ -63,7 +64,7 @@ class Leases:
 
     def is_held(self, path: AnyPath) -> bool:
         """True while this process holds the claim of `path`; False once another took it for dead."""
-        file = claim_file(path)
+        file = beside(path, CLAIM)
         return _is_of(_content(file), self.tokens.get(str(file), ""))
 
     def _take(self, file: AnyPath, token: str) -> bool:
@@ -98,11 +99,6 @@ class Leases:
             with suppress(OSError):  # the disk may be unavailable for a moment
                 if not _write_anew(file, token, _owner(token, beats).encode()):
                     return
-
-
-def claim_file(path: AnyPath) -> AnyPath:
-    """Path of the claim file of `path`."""
-    return path.with_name(f".{path.name}.claim")
 
 
 def _owner(token: str, beats: int) -> str:

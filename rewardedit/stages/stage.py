@@ -1,15 +1,13 @@
 """Stages of a run: computed once, in shards, by all processes;
 results are keyed by their settings.
 
-A stage's folder holds its results and `made_of.json`, the settings that they were made with, which is written
-last. While the stage is unfinished, the settings are in `making.json`. If endpoints were used, `usage.json`
-holds their usage.
+A stage's folder holds its results and `made_of.json`, the settings that they were made with; `StageFolder`
+says how it gets there. If endpoints were used, `usage.json` holds their usage.
 """
 
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ from rewardedit.files import AnyPath, remove, rename, to_json, write_json
 from rewardedit.language.endpoint import Usage
 from rewardedit.language.usage import USAGE, read_usage, write_usage
 from rewardedit.processes import processes
-from rewardedit.stages.executors import SIZES, USED, Backoff, Make, Shards, engine, is_whole_shard
+from rewardedit.stages.executors import Backoff, Make, Shards, engine, is_whole_shard
+from rewardedit.stages.hidden import CLAIM, USED, is_hidden
 from rewardedit.stages.leases import Leases
 from rewardedit.untrusted import read_json_file
 
@@ -62,28 +61,26 @@ def stage(
     """
     state = processes()
     paths = [folder / name.format(i) for i in range(shards)]
-    settings = plain({**made_of, "shards": shards})
-    is_over = partial(_is_over, folder, settings)
+    place = StageFolder(folder, plain({**made_of, "shards": shards}), paths)
 
     if state.is_main_process:
-        _begin(folder, settings, paths)
+        place.begin()
     else:
-        _await(partial(_has_begun, folder, settings, paths))
+        _await(place.has_begun)
 
     part, parts = (1, 1) if share is None else share
-    local = range(part - 1, shards, parts)
-    if not is_over():
-        engine()(Shards(make, paths, local, is_over))
+    if not place.is_over():
+        engine()(Shards(make, paths, range(part - 1, shards, parts), place.is_over))
 
-    if share is not None and not is_over():
-        _require_end_by_share(folder, paths, finish)
+    if share is not None and not place.is_over():
+        _require_end_by_share(place, finish)
 
     if state.is_main_process:
-        _end_by_lease(folder, paths, finish, is_over)
+        _end_by_lease(place, finish)
         with suppress(FileNotFoundError):  # others have removed the folder
-            _clear(folder, paths if finish is not None else [])
+            place.clear(with_shards=finish is not None)
     else:
-        _await(is_over)
+        _await(place.is_over)
     return paths
 
 
@@ -93,20 +90,6 @@ def usage_in(folder: AnyPath) -> dict[str, Usage]:
     return read_usage([*folder.rglob(USAGE), *shards])
 
 
-def _is_over(folder: AnyPath, settings: dict[str, Any]) -> bool:
-    """True if the stage is finished; its user may have removed the folder since, and another process may have
-    created it again.
-
-    Raises:
-        ValueError: if another command now makes something else there.
-    """
-    found = recorded(folder)
-    if found is None:
-        return True
-    require_same(folder, found, settings)
-    return (folder / MADE_OF).exists()
-
-
 def _await(condition: Callable[[], bool]) -> None:
     """Polls a condition of the folder, which other processes bring about."""
     backoff = Backoff()
@@ -114,58 +97,126 @@ def _await(condition: Callable[[], bool]) -> None:
         backoff()
 
 
-def _require_end_by_share(folder: AnyPath, paths: list[AnyPath], finish: Finish | None) -> None:
+def _require_end_by_share(place: "StageFolder", finish: Finish | None) -> None:
     """Raises StageUnfinished if a call for a share must leave the end to another call."""
-    there = sum(map(is_whole_shard, paths))
-    if there < len(paths):
-        raise StageUnfinished(f"{folder}: {there} of {len(paths)} shards are done; run the other shares")
+    done = sum(map(is_whole_shard, place.paths))
+    total = len(place.paths)
+    if done < total:
+        raise StageUnfinished(f"{place.folder}: {done} of {total} shards are done; run the other shares")
     if finish is not None:  # several processes must not finish at the same time
         raise StageUnfinished(
-            f"{folder}: all {len(paths)} shards are done; run once more without --shard to merge them"
+            f"{place.folder}: all {total} shards are done; run once more without --shard to merge them"
         )
 
 
-def _end_by_lease(
-    folder: AnyPath, paths: list[AnyPath], finish: Finish | None, is_over: Callable[[], bool]
-) -> None:
+def _end_by_lease(place: "StageFolder", finish: Finish | None) -> None:
     """Ends the stage, or waits until another command has: the same command may run more than once."""
     leases = Leases()
     backoff = Backoff()
-    while not is_over():
-        with leases.claim(folder / MADE_OF) as granted:
-            if granted and not is_over():
-                _end(folder, paths, finish, is_over)
+    while not place.is_over():
+        with leases.claim(place.folder / MADE_OF) as granted:
+            if granted and not place.is_over():
+                place.end(finish)
                 return
         backoff()
 
 
-def _end(
-    folder: AnyPath,
-    paths: list[AnyPath],
-    finish: Finish | None,
-    is_over: Callable[[], bool],
-) -> None:
-    """Makes the result of all shards and marks it as complete; does nothing if others have done so while this
-    process slept, and have removed the shards.
+class StageFolder:
+    """The folder of a stage, which several commands may share; its files alone say how far the stage is.
+
+        absent     no record
+          │  begin: the main process records the settings
+        begun      making.json; per shard .SHARD.claim while a process makes it, then .SHARD.sizes and .SHARD
+          │  shards, by any processes, until all are whole (`executors`)
+        complete   making.json and all shards; .made_of.json.claim while a process ends the stage
+          │  end: usage is added up, the shards are merged, making.json is renamed
+        finished   made_of.json; `clear` removes hidden files, and shards that were merged
+          │  the user of the result may remove it
+        gone       no record
+
+    Begun without a shard or a claim, the stage may begin again with other settings. Each step can be
+    interrupted and is then taken again, by any command. Hidden files: see `hidden`.
     """
-    try:
-        used = read_usage(path for path in folder.iterdir() if path.suffix == USED)
-        write_usage(folder / USAGE, used, in_stage=True)
-        if finish is not None:
-            finish(paths)
-        rename(folder / MAKING, MADE_OF)
-    except Exception:
-        if not is_over():
-            raise
 
+    def __init__(self, folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> None:
+        """
+        Args:
+            settings: everything that the result depends on, as `plain` returns it.
+            paths: paths of all shards.
+        """
+        self.folder = folder
+        self.settings = settings
+        self.paths = paths
 
-def _clear(folder: AnyPath, shards: list[AnyPath]) -> None:
-    """Removes these shards, and files left by workers that died."""
-    gone = {path.name for path in shards}
-    for path in folder.iterdir():
-        left = path.name.startswith(".") and path.suffix in (".claim", ".partial", ".tries", USED, SIZES)
-        if left or path.name in gone:
-            remove(path)
+    def begin(self) -> None:
+        """Records the settings of the stage, which is about to be made.
+
+        Raises:
+            ValueError: if the folder holds files that no stage has made.
+        """
+        folder = self.folder
+        try:
+            before = recorded(folder)
+        except ValueError:
+            if self._is_fixed():
+                raise
+            before = {}  # nothing was made with the damaged record
+
+        if before is not None and (before == self.settings or self._is_fixed()):
+            return
+        if before is None and folder.is_dir() and any(not p.name.startswith(".") for p in folder.iterdir()):
+            if recorded(folder) is not None:  # another command has just written it
+                return
+            raise ValueError(
+                f"{folder} holds files that do not say what they were made of; use another folder, or "
+                "remove them"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / MAKING, self.settings)
+
+    def has_begun(self) -> bool:
+        """True once the settings are recorded, or others that must not be replaced."""
+        before = recorded(self.folder)
+        return before is not None and (before == self.settings or self._is_fixed())
+
+    def is_over(self) -> bool:
+        """True once the stage is finished or gone; another process may have begun it again since.
+
+        Raises:
+            ValueError: if another command now makes something else there.
+        """
+        settings = recorded(self.folder)
+        if settings is None:
+            return True
+        require_same(self.folder, settings, self.settings)
+        return (self.folder / MADE_OF).exists()
+
+    def end(self, finish: Finish | None) -> None:
+        """Makes the result of all shards and marks it as complete; does nothing if others have done so while
+        this process slept, and have removed the shards.
+        """
+        try:
+            used = read_usage(path for path in self.folder.iterdir() if path.suffix == USED)
+            write_usage(self.folder / USAGE, used, in_stage=True)
+            if finish is not None:
+                finish(self.paths)
+            rename(self.folder / MAKING, MADE_OF)
+        except Exception:
+            if not self.is_over():
+                raise
+
+    def clear(self, with_shards: bool) -> None:
+        """Removes hidden files, some of which dead workers have left, and the shards if asked to."""
+        merged = {path.name for path in self.paths} if with_shards else set()
+        for path in self.folder.iterdir():
+            if is_hidden(path) or path.name in merged:
+                remove(path)
+
+    def _is_fixed(self) -> bool:
+        """True if there is a shard or a process makes one: the recorded settings must not be replaced."""
+        results = {MADE_OF, *(path.name for path in self.paths)}
+        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
+        return any(name in results or name.endswith(CLAIM) for name in names)
 
 
 def plain(made_of: Any) -> Any:
@@ -173,24 +224,24 @@ def plain(made_of: Any) -> Any:
     return json.loads(to_json(to_dict(made_of)))
 
 
-def require_same(where: AnyPath, found: dict[str, Any], settings: dict[str, Any]) -> None:
+def require_same(where: AnyPath, before: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raises ValueError, which lists the differences, if two groups of settings differ."""
-    if found != settings:
+    if before != settings:
         raise ValueError(
-            f"{where} was made with other settings: {'; '.join(differences(found, settings))}. "
+            f"{where} was made with other settings: {'; '.join(differences(before, settings))}. "
             "Use those settings again, or another folder, or remove this one"
         )
 
 
-def differences(found: Any, settings: Any, name: str = "") -> list[str]:
+def differences(before: Any, settings: Any, name: str = "") -> list[str]:
     """Differences of two settings, e.g. ["relabel.scorer: clip_d there, l1 here"]."""
-    if isinstance(found, dict) and isinstance(settings, dict):
+    if isinstance(before, dict) and isinstance(settings, dict):
         dotted = f"{name}." if name else ""
         lines = []
-        for key in found | settings:
-            lines += differences(found.get(key), settings.get(key), f"{dotted}{key}")
+        for key in before | settings:
+            lines += differences(before.get(key), settings.get(key), f"{dotted}{key}")
         return lines
-    return [] if found == settings else [f"{name}: {json.dumps(found)} there, {json.dumps(settings)} here"]
+    return [] if before == settings else [f"{name}: {json.dumps(before)} there, {json.dumps(settings)} here"]
 
 
 def is_made(result: Path, made_of: dict[str, Any]) -> bool:
@@ -225,51 +276,13 @@ def variants(
     """
     results = {}
     for i, name in enumerate(names):
-        own = folder if i == 0 else folder / "variants" / name
-        results[name] = own / result
+        variant = folder if i == 0 else folder / "variants" / name
+        results[name] = variant / result
         settings = {"variant": name, **made_of}
         if not is_made(results[name], settings):
-            make(name, own)
+            make(name, variant)
             mark_made(results[name], settings)
     return results
-
-
-def _begin(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> None:
-    """Records the settings of a stage that is about to be made.
-
-    Raises:
-        ValueError: if the folder holds files that no stage has made.
-    """
-    try:
-        found = recorded(folder)
-    except ValueError:
-        if _is_begun(folder, paths):
-            raise
-        found = {}  # nothing was made with the damaged record
-
-    if found is not None and (found == settings or _is_begun(folder, paths)):
-        return
-    if found is None and folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir()):
-        if recorded(folder) is not None:  # another command has just written it
-            return
-        raise ValueError(
-            f"{folder} holds files that do not say what they were made of; use another folder, or remove them"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / MAKING, settings)
-
-
-def _has_begun(folder: AnyPath, settings: dict[str, Any], paths: list[AnyPath]) -> bool:
-    """True if the main process has written the settings, or others that must not be replaced are there."""
-    found = recorded(folder)
-    return found is not None and (found == settings or _is_begun(folder, paths))
-
-
-def _is_begun(folder: AnyPath, paths: list[AnyPath]) -> bool:
-    """True if the stage has a shard, or a process is making one: its settings must not be replaced."""
-    begun = {MADE_OF, *(path.name for path in paths)}
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return any(name in begun or name.endswith(".claim") for name in names)
 
 
 def recorded(folder: AnyPath) -> dict[str, Any] | None:
@@ -279,9 +292,9 @@ def recorded(folder: AnyPath) -> dict[str, Any] | None:
         ValueError: if they cannot be read.
     """
     for name in (MADE_OF, MAKING, MADE_OF):  # the second may be renamed to the first in the meantime
-        found = _read_record(folder / name)
-        if found is not None:
-            return found
+        settings = _read_record(folder / name)
+        if settings is not None:
+            return settings
     return None
 
 
@@ -292,11 +305,11 @@ def _read_record(path: AnyPath) -> dict[str, Any] | None:
         ValueError: if the file is no such record.
     """
     try:
-        found = read_json_file(path)
+        settings = read_json_file(path)
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise ValueError(f"{error}; remove {path.parent} to make it again") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ValueError(f"{path}: expected settings by name; remove {path.parent} to make it again")
-    return found
+    return settings

@@ -103,10 +103,10 @@ def load_newest_checkpoint(accelerator: Accelerator, folder: Path, states: Seque
     Raises:
         ValueError: if one of its files cannot be read, or holds more than weights and plain values.
     """
-    found = checkpoints(folder)
-    if not found:
+    available = checkpoints(folder)
+    if not available:
         return 0
-    checkpoint = found[-1]
+    checkpoint = available[-1]
     try:
         on_main_process(lambda: convert_earlier(checkpoint))
         # Accelerate ignores random states that it cannot read; the run would continue with different ones.
@@ -157,14 +157,14 @@ def _load_adapters(accelerator: Accelerator, models: list[nn.Module], folder: st
     for i, model in enumerate(models):
         bare = accelerator.unwrap_model(model)
         path = Path(folder) / ("model.safetensors" if i == 0 else f"model_{i}.safetensors")
-        found = {name.removeprefix("module."): weight for name, weight in load_file(path).items()}
+        weights = {name.removeprefix("module."): weight for name, weight in load_file(path).items()}
         needed = changing_weights(bare) if has_adapters(bare) else set(bare.state_dict())
-        missing = sorted(needed - set(found))
-        unknown = sorted(set(found) - set(bare.state_dict()))
+        missing = sorted(needed - set(weights))
+        unknown = sorted(set(weights) - set(bare.state_dict()))
         if missing or unknown:
             problem = f"lacks {missing[0]}" if missing else f"holds {unknown[0]}, which the model has not"
             raise ValueError(f"{path.name} {problem}")
-        bare.load_state_dict(found, strict=False)
+        bare.load_state_dict(weights, strict=False)
     models.clear()
 
 
@@ -177,9 +177,9 @@ def changing_weights(model: nn.Module) -> set[str]:
     """Names of a model's trained weights and of all its adapters; one may follow another without gradient."""
     names = {name for name, weight in model.named_parameters() if weight.requires_grad}
     for name, layer in _adapted_layers(model).items():
-        for own, _ in layer.named_parameters():
-            if own.split(".")[0] in layer.adapter_layer_names:
-                names.add(f"{name}.{own}")
+        for parameter, _ in layer.named_parameters():
+            if parameter.split(".")[0] in layer.adapter_layer_names:
+                names.add(f"{name}.{parameter}")
     return names
 
 

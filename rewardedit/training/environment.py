@@ -50,11 +50,11 @@ def commit(folder: Path) -> tuple[str | None, str | None]:
         ValueError: if the variable is needed and holds something else.
     """
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
+        done = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=folder)
     except OSError:
-        found = None
-    if found is not None and found.stdout.strip():
-        return found.stdout.strip(), "git"
+        done = None
+    if done is not None and done.stdout.strip():
+        return done.stdout.strip(), "git"
     named = os.environ.get(COMMIT, "").strip()
     if not named:
         return None, None

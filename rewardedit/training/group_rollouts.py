@@ -154,12 +154,12 @@ class GroupRollouts:
         """
         k = self.config.group_size
         drawn = self.inputs.usable[batch_rows(len(self.inputs.usable), self.groups, number, self.train.seed)]
-        own = torch.arange(self.groups)[processes().process_index :: self.processes]
-        rows = drawn[own]
-        slots = (own[:, None] * k + torch.arange(k)).flatten()
+        assigned = torch.arange(self.groups)[processes().process_index :: self.processes]
+        rows = drawn[assigned]
+        slots = (assigned[:, None] * k + torch.arange(k)).flatten()
         images = rows.repeat_interleave(k)
 
-        first_masks = self._masks_before(rows, own * k, number) if self.mask_first else None
+        first_masks = self._masks_before(rows, assigned * k, number) if self.mask_first else None
         masks = None if first_masks is None else first_masks.repeat_interleave(k, 0)
         with loop.autocast():
             sampled = self._sample(images, slots, number, masks)
@@ -173,16 +173,16 @@ class GroupRollouts:
         sampled = sampled.zeroed(broken)
         if self.masks is not None and masks is None:
             batch = self.inputs.prompts.batch(images, edited)
-            found = self.masks.of_groups(rows, batch, self.inputs.prompts.cache.shape)
-            masks = found.repeat_interleave(k, 0)
+            regions = self.masks.of_groups(rows, batch, self.inputs.prompts.cache.shape)
+            masks = regions.repeat_interleave(k, 0)
 
-        advantages = self._advantages(rewards, own)
+        advantages = self._advantages(rewards, assigned)
         clip = self.config.advantage_clip
         if not loop.is_logged(number * self.config.updates):
             self._record(advantages, scores, len(images), masks, loop)
         self._report_memory()
-        weights = advantages.row_weights(self.config.updates)[own].flatten()
-        value = advantages.value[own].flatten().float().clamp(-clip, clip)
+        weights = advantages.row_weights(self.config.updates)[assigned].flatten()
+        value = advantages.value[assigned].flatten().float().clamp(-clip, clip)
         return Rollout(images, slots, sampled.latents, value, weights, rewards, masks, sampled.kept)
 
     def _sample(
@@ -253,10 +253,10 @@ class GroupRollouts:
     def _sources(self, rows: Int[Tensor, " g"]) -> Float[Tensor, "g 3 h w"]:
         return torch.from_numpy(self.inputs.prompts.images[rows.numpy()]).float() / 255
 
-    def _advantages(self, rewards: Float[Tensor, "n r"], own: Int[Tensor, " g"]) -> Advantages:
-        """Advantages of all processes' groups, from the rewards of this process's groups `own`."""
+    def _advantages(self, rewards: Float[Tensor, "n r"], groups: Int[Tensor, " g"]) -> Advantages:
+        """Advantages of all processes' groups, from the rewards of this process's groups `groups`."""
         grouped = torch.zeros(rewards.shape[1], self.groups, self.config.group_size, dtype=torch.float64)
-        grouped[:, own] = rewards.T.unflatten(1, (len(own), -1))
+        grouped[:, groups] = rewards.T.unflatten(1, (len(groups), -1))
         config = self.config
         return group_advantages(
             sum_of_processes(grouped),
@@ -277,14 +277,15 @@ class GroupRollouts:
         """Records means of rewards and their parts, spreads, and shares of images and groups left out."""
         sums: dict[str, tuple[float, int]] = {}
         total = sum(
-            w * own.score for w, own in zip(self.inputs.watching.weights, scores.values(), strict=True)
+            w * scored.score for w, scored in zip(self.inputs.watching.weights, scores.values(), strict=True)
         )
         assert isinstance(total, Tensor)
         sums["reward"] = _known_sum(total)
 
-        for name, own in scores.items():
-            values = {f"reward.{name}": own.score}
-            parts = {f"reward.{name}.{part}": value for part, value in own.parts.items() if part != TEXT_CUT}
+        for name, scored in scores.items():
+            values = {f"reward.{name}": scored.score}
+            shown = {part: value for part, value in scored.parts.items() if part != TEXT_CUT}
+            parts = {f"reward.{name}.{part}": value for part, value in shown.items()}
             for key, value in {**values, **parts}.items():
                 sums[key] = _known_sum(value)
         if masks is not None:

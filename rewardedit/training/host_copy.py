@@ -16,8 +16,8 @@ class HostCopy:
         Args:
             numbers: 0-dim tensors; those of the host are copied to `device` first.
         """
-        there = [number.detach().to(device, torch.float64, non_blocking=True) for number in numbers]
-        together = torch.stack(there)
+        in_float64 = [number.detach().to(device, torch.float64, non_blocking=True) for number in numbers]
+        together = torch.stack(in_float64)
         is_cuda = device.type == "cuda"
         # A copy that does not block goes to pinned memory, which is filled once the event has passed.
         self._numbers = together.to("cpu", non_blocking=is_cuda)

@@ -79,12 +79,12 @@ def _scale_of_weights(editor: Editor, base: str, result: Path) -> Callable[[floa
     family = editor.family
     first = family.denoiser(load_editor(base, device="cpu", dtype=torch.float32).pipe)
     tuned = family.denoiser(load_editor(str(result), device="cpu", dtype=torch.float32).pipe)
-    own = family.denoiser(editor.pipe)
+    unet = family.denoiser(editor.pipe)
     family.add_source_channels(first)
 
     @torch.no_grad()
     def set_scale(scale: float) -> None:
-        for weight, start, end in zip(own.parameters(), first.parameters(), tuned.parameters(), strict=True):
+        for weight, start, end in zip(unet.parameters(), first.parameters(), tuned.parameters(), strict=True):
             weight.copy_(torch.lerp(start, end, scale))
 
     return set_scale

@@ -60,5 +60,5 @@ def evaluate_scorer(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: in
             scores += score_batch(part.pixels, {"": scorer})[""].score.tolist()
             sources += [names[i] for i in part.numbers]
     error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
-    found = {"error": error, "left_out": len(rows) - len(labels)}
-    return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict("rho"), **found}}
+    summary = {"error": error, "left_out": len(rows) - len(labels)}
+    return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict("rho"), **summary}}

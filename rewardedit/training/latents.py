@@ -135,10 +135,10 @@ def encode_rows(
     load = loaded_once(editor)
 
     def encoded(name: str, pixels: Tensor) -> np.ndarray:
-        own = load()
-        encode = own.family.encode_sources if name == "source" else own.family.encode_images
-        with devices.tf32(own.pipe.device.type):
-            return encode(own.pipe, pixels).half().cpu().numpy()
+        editor = load()
+        encode = editor.family.encode_sources if name == "source" else editor.family.encode_images
+        with devices.tf32(editor.pipe.device.type):
+            return encode(editor.pipe, pixels).half().cpu().numpy()
 
     def encode(number: int, path: Path) -> None:
         path.mkdir()
@@ -178,20 +178,20 @@ def _encode_rows(
     latents: dict[str, np.ndarray] = {}
     optional = [name for name in images if name not in EDITS]
 
-    for found in read_shard(rows, data, size, fields=optional):
-        for row, reason in found.unreadable.items():
+    for chunk in read_shard(rows, data, size, fields=optional):
+        for row, reason in chunk.unreadable.items():
             reasons[row] = reason
-        if found.pixels is None:
+        if chunk.pixels is None:
             continue
-        batch = found.pixels.to(devices.default_device())
+        batch = chunk.pixels.to(devices.default_device())
         for name in images:
             values = encode(name, getattr(batch, name))
             if name not in latents:
                 latents[name] = np.zeros((len(rows), *values.shape[1:]), np.float16)
-            latents[name][found.numbers] = values
+            latents[name][chunk.numbers] = values
 
-        for i, row in enumerate(found.numbers):
-            ids[row] = found.ids[i]
+        for i, row in enumerate(chunk.numbers):
+            ids[row] = chunk.ids[i]
             instructions[row] = batch.instruction[i]
     if not latents:  # no row can be read
         black = torch.zeros(1, 3, require_size(data), require_size(data))
@@ -212,16 +212,16 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
         part = parts[number]
         images = np.zeros((len(part), 3, require_size(data), require_size(data)), np.uint8)
         captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
-        for found in read_shard(part, data, ENCODE_BATCH, fields=names):
-            for row in found.unreadable:  # no training uses these rows
+        for chunk in read_shard(part, data, ENCODE_BATCH, fields=names):
+            for row in chunk.unreadable:  # no training uses these rows
                 for texts in captions.values():
                     texts[row] = ""
-            if found.pixels is None:
+            if chunk.pixels is None:
                 continue
-            images[found.numbers] = to_bytes(found.pixels.images["source"]).numpy()
+            images[chunk.numbers] = to_bytes(chunk.pixels.images["source"]).numpy()
             for name, texts in captions.items():
-                own = getattr(found.pixels, name) or [None] * len(found.numbers)
-                for row, text in zip(found.numbers, own, strict=True):
+                column = getattr(chunk.pixels, name) or [None] * len(chunk.numbers)
+                for row, text in zip(chunk.numbers, column, strict=True):
                     texts[row] = text
         np.save(path / "images.npy", images)
         write_json(path / "captions.json", captions)
@@ -237,11 +237,11 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
 
 def _without_missing(captions: dict[str, list[str | None]]) -> dict[str, list[str]]:
     """The captions that any row has, "" for rows without."""
-    found = {}
+    present = {}
     for name, texts in captions.items():
         if any(texts):
-            found[name] = [text or "" for text in texts]
-    return found
+            present[name] = [text or "" for text in texts]
+    return present
 
 
 def _join(folder: Path, names: tuple[str, ...], shards: list[Path]) -> None:

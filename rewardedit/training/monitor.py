@@ -74,8 +74,8 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
             )
         return data
     if data.name == config.data.name and data.name in WORLDS:
-        own, watched = data.shapes, config.data.shapes
-        shared = (data.split, own and own.seed) == (config.data.split, watched and watched.seed)
+        world, watched = data.shapes, config.data.shapes
+        shared = (data.split, world and world.seed) == (config.data.split, watched and watched.seed)
     else:
         shared = bool(shared_sources([data], config.data))
     if shared:
@@ -112,12 +112,12 @@ def fixed_prompts(data: DataConfig, config: MonitorConfig) -> tuple[EditBatch, S
     rows = held_out_rows(data, config.n) if watched is None else distinct_rows(watched, config.n)
     shape = watched or data
     prepared = PreparedRows(rows, require_size(shape), shape.resize)
-    found = [prepared[i] for i in range(len(rows))]
-    samples = [sample for sample in found if isinstance(sample, EditSample)]
+    prompts = [prepared[i] for i in range(len(rows))]
+    samples = [sample for sample in prompts if isinstance(sample, EditSample)]
     if not samples:
-        reasons = [row.reason for row in found if isinstance(row, Unreadable)]
+        reasons = [row.reason for row in prompts if isinstance(row, Unreadable)]
         raise ValueError(
-            f"monitor.data: expected rows that can be read, got none among {len(found)} (the first: "
+            f"monitor.data: expected rows that can be read, got none among {len(prompts)} (the first: "
             f"{reasons[0]}); name other rows in monitor.data, or mend these"
         )
 
@@ -188,19 +188,19 @@ class HackingMonitor:
         Raises:
             ValueError: where a reward can score no prompt of the base.
         """
-        found = self.evaluate(editor, step)
-        liked = found[self.held_out]
+        figures = self.evaluate(editor, step)
+        liked = figures[self.held_out]
         is_best = self.config.stop and liked is not None and liked > self.best
         if is_best:
             self.best = liked
         if processes().is_main_process:
             if is_best:  # before it is said: the log tells which editor is the best
                 save_editor(editor, self.best_folder, base=self.lora_of)
-            append_json_line(self.folder / LOG, {"step": step, **found})
-            if found["flag"]:
-                print(f"red flag at step {step}: {found['flag']}")
+            append_json_line(self.folder / LOG, {"step": step, **figures})
+            if figures["flag"]:
+                print(f"red flag at step {step}: {figures['flag']}")
             self._write_page()
-        self.stopped = self.config.stop and found["flag"] is not None
+        self.stopped = self.config.stop and figures["flag"] is not None
         return self.stopped
 
     def evaluate(self, editor: Editor, step: int | None = None) -> dict[str, Any]:

@@ -155,9 +155,9 @@ def cache_masks(rows: Rows, data: DataConfig, folder: Path) -> np.ndarray:
     def read(number: int, path: Path) -> None:
         path.mkdir()
         masks = np.zeros((len(parts[number]), 1, size, size), np.uint8)
-        for found in read_shard(parts[number], data, ENCODE_BATCH, fields=("mask",)):
-            if found.batch is not None and found.batch.mask is not None:
-                masks[found.numbers] = (found.batch.mask > 0.5).to(torch.uint8).numpy() * 255
+        for chunk in read_shard(parts[number], data, ENCODE_BATCH, fields=("mask",)):
+            if chunk.batch is not None and chunk.batch.mask is not None:
+                masks[chunk.numbers] = (chunk.batch.mask > 0.5).to(torch.uint8).numpy() * 255
         np.save(path / "masks.npy", masks)
 
     def join(shards: list[Path]) -> None:

@@ -329,7 +329,7 @@ def _moved(scorer: Scorer, device: str) -> Scorer:
     """The scorer, or each of a weighted sum's, on a device of its own."""
     if not isinstance(scorer, WeightedSum):
         return OnDevice(scorer, device)
-    return WeightedSum({name: OnDevice(own, device) for name, own in scorer.named()}, scorer.weights)
+    return WeightedSum({name: OnDevice(member, device) for name, member in scorer.named()}, scorer.weights)
 
 
 def train_variant(
@@ -346,8 +346,8 @@ def train_variant(
         guidance: scales of text and image at which the monitor samples, `OnlineConfig.sampled_guidance` of
             rollouts; None: the base's own.
     """
-    own = (folder, recipe.monitor, recipe.train, recipe.base)
-    train_watched(watching.fixed, watching.scorers, *own, tune, guidance)
+    watched = (folder, recipe.monitor, recipe.train, recipe.base)
+    train_watched(watching.fixed, watching.scorers, *watched, tune, guidance)
 
 
 def made_of(recipe: OnlineRecipe, *more: str) -> dict[str, Any]:
@@ -358,8 +358,8 @@ def made_of(recipe: OnlineRecipe, *more: str) -> dict[str, Any]:
 def finish(recipe: OnlineRecipe, results: dict[str, Path], watching: Watching, folder: Path) -> Path:
     """Compares base and results on held-out rows, if the recipe says so; returns the first result."""
     if recipe.evaluate is not None:
-        own = (watching.scorers, folder, recipe.data, recipe.train.quantize)
-        metrics = compare(recipe.evaluate, recipe.base, results, *own)
+        arguments = (watching.scorers, folder, recipe.data, recipe.train.quantize)
+        metrics = compare(recipe.evaluate, recipe.base, results, *arguments)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return next(iter(results.values()))

@@ -9,9 +9,11 @@ from rewardedit.evaluation.held_out import comparison_plan, require_comparison
 from rewardedit.processes import processes
 from rewardedit.scorers import Scorer
 from rewardedit.stages.lazy import Lazy
-from rewardedit.training import estimate, memory
-from rewardedit.training.blueprint import Blueprint
+from rewardedit.training import estimate
 from rewardedit.training.estimate import UnetCalls
+from rewardedit.training.memory.blueprint import Blueprint, load_blueprint
+from rewardedit.training.memory.savers import fit_to_this_gpu, fit_training
+from rewardedit.training.memory.stages import online_memory
 from rewardedit.training.monitor import fixed_prompts, require_fields
 from rewardedit.training.noise_masks import load_locator, require_masks
 from rewardedit.training.online import (
@@ -21,7 +23,6 @@ from rewardedit.training.online import (
     load_rewards,
     require_base,
 )
-from rewardedit.training.savers import fit_to_this_gpu, fit_training
 from rewardedit.training.trainable import TrainConfig
 
 CallsOf = Callable[[TrainConfig, int, int], list[UnetCalls]]  # of settings, processes and guided rows
@@ -66,7 +67,7 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
         judges = scorers()
         finder = locator()
         return estimate.memory_line(
-            lambda number: memory.online_memory(settings, base, judges, number, locator=finder)
+            lambda number: online_memory(settings, base, judges, number, locator=finder)
         )
 
     return estimate.plan_of(rows, training, needed)
@@ -74,7 +75,7 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
 
 def models_of_plan(recipe: OnlineRecipe) -> tuple[Lazy[Blueprint], Lazy[dict[str, Scorer]]]:
     """The editor without weights and the scorers, from which memory is estimated."""
-    editor = Lazy(lambda: estimate.load_blueprint(recipe.base, require_size(recipe.data)))
+    editor = Lazy(lambda: load_blueprint(recipe.base, require_size(recipe.data)))
     return editor, Lazy(lambda: load_rewards(recipe))
 
 
@@ -88,8 +89,8 @@ def memory_of_online(
 
     def needed(train: TrainConfig) -> int:
         count = processes().num_processes
-        own = replace(recipe, train=train)
-        stages = memory.online_memory(own, editor(), scorers(), count, locator=locator())
+        fitted = replace(recipe, train=train)
+        stages = online_memory(fitted, editor(), scorers(), count, locator=locator())
         return max(stages.values())
 
     return needed

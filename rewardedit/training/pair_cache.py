@@ -129,17 +129,17 @@ def cache_regions(cache: PairCache, masks: NoiseMasks, folder: Path, made_of: di
         path.mkdir()
         first = sum(map(len, parts[:number]))
         regions = np.ones((len(parts[number]), 1, *cache.shape[1:]), np.uint8)
-        for found in read_shard(parts[number], cache.data, ENCODE_BATCH, fields=("target",), first=first):
-            if found.batch is None:
+        for chunk in read_shard(parts[number], cache.data, ENCODE_BATCH, fields=("target",), first=first):
+            if chunk.batch is None:
                 continue
-            batch = found.batch
+            batch = chunk.batch
             assert batch.target is not None
             edits = torch.stack([batch.edited, batch.target], 1).flatten(0, 1)
             texts = []
             for text in batch.instruction:
                 texts += [text, text]
             both = EditBatch(batch.source.repeat_interleave(2, 0), texts, edits)
-            numbers = torch.tensor(found.numbers)
+            numbers = torch.tensor(chunk.numbers)
             regions[numbers.numpy() - first] = masks.of_groups(numbers, both, cache.shape).byte().numpy()
         np.save(path / "regions.npy", regions)
 
@@ -173,20 +173,20 @@ def prepare_pairs(config: Any, folder: Path) -> GivenPairs:
     require_masks(noise_mask, open_rows(config.data))
     watching = load_watching(config)
     data, scorer, min_gap = config.data, config.reward.scorer, config.preference.min_gap
-    found = find_pairs(data, config.candidates, scorer, min_gap, folder, watching.reward)
-    print_on_main(str(found))
+    scored_pairs = find_pairs(data, config.candidates, scorer, min_gap, folder, watching.reward)
+    print_on_main(str(scored_pairs))
     device = devices.default_device()
     # Before the latents, so that rows without masks, or a model that is not there, are told at once.
-    rows: Any = PairRows(found.pairs)
+    rows: Any = PairRows(scored_pairs.pairs)
     masks = load_noise_masks(noise_mask, rows, data, folder / "masks", config.reward.device or device)
 
     editor = load_base(config.base, device, config.train.quantize)
     pairs = {"reward": scorer, "candidates": config.candidates, "min_gap": min_gap}
     batch_size = config.train.encode_batch_size
-    cache = make_pair_cache(found.pairs, data, editor, folder / "cache", pairs, batch_size)
-    require_few(folder, unreadable_rows(cache.unreadable), len(found), config.bad_rows)
+    cache = make_pair_cache(scored_pairs.pairs, data, editor, folder / "cache", pairs, batch_size)
+    require_few(folder, unreadable_rows(cache.unreadable), len(scored_pairs), config.bad_rows)
     if masks is not None:
         cache.regions = cache_regions(cache, masks, folder / "regions", {**pairs, "noise_mask": noise_mask})
     prompt = RewardPrompt.load(files_of_editor(config.base))  # a conditioned base is asked for its best
     best = len(prompt.words) - 1 if prompt else 0
-    return GivenPairs(watching, cache, RewardLabels(prompt, [best] * len(found)))
+    return GivenPairs(watching, cache, RewardLabels(prompt, [best] * len(scored_pairs)))

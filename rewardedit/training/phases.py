@@ -139,23 +139,23 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     trainings = config.trainings()
     made_of: dict[str, dict[str, Any]] = {}
     for number, (key, phase) in enumerate(trainings.items(), 1):
-        own = folder / key
+        phase_folder = folder / key
         takes = {name: made_of[name] for name in sorted(taken(phase.settings) & made_of.keys())}
         made_of[key] = {"trainer": phase.trainer, "settings": phase.settings, "takes": takes}
-        if is_made(own, made_of[key]):
+        if is_made(phase_folder, made_of[key]):
             print_on_main(f"{key} of {len(trainings)} is finished")
             continue
         print_on_main(f"{key}, {number} of {len(trainings)}: {phase.settings.name}")
-        begin(own, made_of[key])
+        begin(phase_folder, made_of[key])
         settings = resolved(phase.settings, folder) if key in config.phases else phase.settings
-        module_of(phase).main(settings, own, resume=(own / run.CONFIG).is_file())
-        mark_made(own, made_of[key])
+        module_of(phase).main(settings, phase_folder, resume=(phase_folder / run.CONFIG).is_file())
+        mark_made(phase_folder, made_of[key])
         free_memory()
 
     if processes().is_main_process:
         files = {key: folder / key / "metrics.json" for key in trainings}
-        found = {key: json.loads(path.read_text()) for key, path in files.items() if path.is_file()}
-        write_json(folder / "metrics.json", found)
+        metrics = {key: json.loads(path.read_text()) for key, path in files.items() if path.is_file()}
+        write_json(folder / "metrics.json", metrics)
     return folder / list(trainings)[-1]
 
 

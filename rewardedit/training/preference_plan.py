@@ -10,9 +10,9 @@ from rewardedit.processes import processes
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer
 from rewardedit.stages.lazy import Lazy
-from rewardedit.training import memory
-from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.estimate import UnetCalls
+from rewardedit.training.memory.blueprint import Blueprint
+from rewardedit.training.memory.stages import online_memory, preference_memory
 from rewardedit.training.noise_masks import load_locator
 from rewardedit.training.online_plan import rollout_calls
 from rewardedit.training.preferences import PreferenceConfig
@@ -73,15 +73,15 @@ def memory_of_stages(
 
     Args:
         ranked: see `is_ranked`.
-        locator: as for `memory.online_memory`.
+        locator: as for `online_memory`.
     """
     pairs, _ = pairs_of_pass(config, processes)
     rows = 2 * pairs
     if config.pairs == "data":
-        return memory.preference_memory(config, editor, scorers, processes, rows, ranked, locator)
+        return preference_memory(config, editor, scorers, processes, rows, ranked, locator)
     if config.reward.guidance_scale and config.preference.diffusion_weight:
         rows += math.ceil(pairs / editor.family.guided_rows)  # the winners' once more, without guidance
-    return memory.online_memory(config, editor, scorers, processes, rows, locator)
+    return online_memory(config, editor, scorers, processes, rows, locator)
 
 
 def memory_of_recipe(config: Any) -> Callable[..., dict[str, int]]:

@@ -118,9 +118,9 @@ def encode_with_sources(
         texts: list[Values | None] = []
         empty: list[Values | None] = []
         for shard in shards:
-            own = _rows_of(_opened(shard))
-            texts += own[: len(own) // 2]
-            empty += own[len(own) // 2 :]
+            rows_of_shard = _rows_of(_opened(shard))
+            texts += rows_of_shard[: len(rows_of_shard) // 2]
+            empty += rows_of_shard[len(rows_of_shard) // 2 :]
         _save_padded([*texts, *empty], out)
 
     stage(out, {**encoder_of(editor), "texts": digest, "data": data}, encode, len(parts), finish=join)
@@ -130,11 +130,11 @@ def encode_with_sources(
 def _encode_rows(editor: Editor, rows: Rows, texts: list[str], data: DataConfig) -> list[Values | None]:
     """Values of the texts with their sources, then of the empty text with them; None for unreadable rows."""
     values: list[Values | None] = [None] * (2 * len(rows))
-    for found in read_shard(rows, data, ENCODE_BATCH, fields=()):
-        if found.batch is None:
+    for chunk in read_shard(rows, data, ENCODE_BATCH, fields=()):
+        if chunk.batch is None:
             continue
-        for i, row in enumerate(found.numbers):
-            source = found.batch.source[i : i + 1]
+        for i, row in enumerate(chunk.numbers):
+            source = chunk.batch.source[i : i + 1]
             for at, text in ((row, texts[row]), (len(rows) + row, EMPTY_BESIDE_SOURCE)):
                 values[at] = _small(editor.family.encode_texts(editor.pipe, [text], source))
     return values

@@ -32,7 +32,7 @@ def fit_reward_scale(
         scale="range" if scale == "range" else "quantiles",
         batch_size=reward.score_batch_size,
     )
-    found = relabel(scores, rows, data, folder)
-    mapping = reward_mapping(reward, scorer, found.score)
-    require_effect(reward, mapping, found.score)
+    relabelled = relabel(scores, rows, data, folder)
+    mapping = reward_mapping(reward, scorer, relabelled.score)
+    require_effect(reward, mapping, relabelled.score)
     return mapping

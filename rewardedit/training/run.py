@@ -129,13 +129,13 @@ def packaged_models(settings: Any) -> set[str]:
         return {settings} & NAMES.keys()
     if isinstance(settings, list | tuple):
         return set().union(*map(packaged_models, settings))
-    found = set()
+    names = set()
     for key, value in settings.items() if isinstance(settings, dict) else ():
         if key == "scorer" and value:
-            found |= packaged_files(value).keys()
+            names |= packaged_files(value).keys()
         elif key != "name":
-            found |= packaged_models(value)
-    return found
+            names |= packaged_models(value)
+    return names
 
 
 def minutes_spent(folder: Path) -> Callable[[], float]:
@@ -173,5 +173,5 @@ def report_usage(folder: Path) -> Iterator[None]:
             print(format_usage(used))
     if used and state.is_main_process:
         metrics = folder / "metrics.json"
-        found = json.loads(metrics.read_text()) if metrics.is_file() else {}
-        write_json(metrics, {**found, "usage": as_settings(used)})
+        recorded = json.loads(metrics.read_text()) if metrics.is_file() else {}
+        write_json(metrics, {**recorded, "usage": as_settings(used)})

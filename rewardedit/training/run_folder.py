@@ -251,9 +251,9 @@ def _locked(folder: Path) -> int:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however it ends
         except BlockingIOError:
-            told = os.read(descriptor, 1000)
+            content = os.read(descriptor, 1000)
             os.close(descriptor)
-            raise ValueError(f"{folder}: {_owner(told)} runs in it; wait until it has ended") from None
+            raise ValueError(f"{folder}: {_owner(content)} runs in it; wait until it has ended") from None
         except OSError:  # a file system without locks
             return descriptor
         if _is_file(path, descriptor):  # its owner may have removed it meanwhile
@@ -261,9 +261,9 @@ def _locked(folder: Path) -> int:
         os.close(descriptor)
 
 
-def _owner(told: bytes) -> str:
+def _owner(content: bytes) -> str:
     try:
-        owner = read_json(told)
+        owner = read_json(content)
         return f"process {int(owner['pid'])} of the machine {str(owner['host'])[:80]}"
     except (ValueError, LookupError, TypeError):  # it is writing the file just now
         return "another process"

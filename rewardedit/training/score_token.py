@@ -16,7 +16,7 @@ def losses(
     scorer: Adiee,
     batch: EditBatch,
     labels: Float[Tensor, "b axes"],
-    asked: list[int],
+    questions: list[int],
     compat: str = "soft",
     per_edit: int = 1,
     positive_weight: float = 1.0,
@@ -28,7 +28,7 @@ def losses(
         positive_weight: weight of the errors of scores whose labels are at least 5.
     """
     texts = []
-    for instruction, question in zip(batch.instruction, asked, strict=True):
+    for instruction, question in zip(batch.instruction, questions, strict=True):
         fitting = scorer.fitting(instruction, question, batch)
         texts.append(scorer.prompt(fitting, question) + ANSWER)
     if per_edit > 1:

@@ -22,7 +22,7 @@ from rewardedit.diffusion.stochastic import (
     stochastic_scheduler,
     transition,
 )
-from rewardedit.training.estimate import load_scheduler
+from rewardedit.training.memory.blueprint import load_scheduler
 from tests.diffusion.test_families import PROMPT, conditioning, noise_like, stock
 from tests.editors import small_qwen_area, tiny_distilled_klein, tiny_klein, tiny_kontext, tiny_qwen
 from tests.models import tiny_pipeline

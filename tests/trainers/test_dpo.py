@@ -22,9 +22,9 @@ from rewardedit.scorers import load_scorer
 from rewardedit.scorers.on_device import OnDevice
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.trainers.dpo import Config, plan, train
-from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.group_rollouts import Rollout
-from rewardedit.training.meta import Bytes
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.peak import Bytes
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.online import OnlineConfig, with_data
 from rewardedit.training.pair_cache import find_pairs
@@ -89,7 +89,7 @@ def online_of(base: str, **settings) -> Config:
 
 def test_pairs_of_a_table_are_trained_on(pairs, tiny_editor, tmp_path, monkeypatch):
     # their names are looked at; the test of candidates measures them
-    monkeypatch.setattr("rewardedit.training.memory.peak_memory", lambda *_: Bytes(0, 0))
+    monkeypatch.setattr("rewardedit.training.memory.stages.peak_memory", lambda *_: Bytes(0, 0))
     config = config_of(pairs, tiny_editor)
     lines = plan(config)
     assert "pairs: 8 of 8 sources with their instructions" in lines

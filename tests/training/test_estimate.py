@@ -8,7 +8,7 @@ from rewardedit.data import DataConfig
 from rewardedit.relabel import RelabelConfig
 from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.trainers import refl, reward_conditioned
-from rewardedit.training import estimate
+from rewardedit.training import estimate, timing
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import TrainConfig
@@ -36,9 +36,9 @@ def test_candidates_cost_what_their_steps_and_batches_say(steps, batch, calls, t
 
 def test_calls_take_their_time_on_a_gpu_however_few_their_rows(tiny_editor, monkeypatch):
     monkeypatch.setattr(estimate.devices, "default_device", lambda: "cuda")
-    monkeypatch.setattr(estimate, "_rate", lambda precision: 1e15)
+    monkeypatch.setattr(timing, "_rate", lambda precision: 1e15)
     assert "estimated: 60 minutes for 120,000 UNet" in estimate.plan_sampling({tiny_editor: 120_000}, 32, 1)
-    monkeypatch.setattr(estimate, "_rate", lambda precision: 1e6)
+    monkeypatch.setattr(timing, "_rate", lambda precision: 1e6)
     slow = estimate.plan_sampling({tiny_editor: 120_000}, 32, 1)
     assert float(re.findall(r"estimated: ([\d.]+) hours", slow)[0]) > 2
 

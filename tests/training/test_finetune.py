@@ -20,11 +20,12 @@ from rewardedit.files import read_log
 from rewardedit.images import load_image
 from rewardedit.reward_prompt import RewardPrompt
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.estimate import load_blueprint, require_trainable
+from rewardedit.training.estimate import require_trainable
 from rewardedit.training.finetune import Finetuning, MicroBatch
 from rewardedit.training.latents import LatentCache, encode_batch_size, make_cache
 from rewardedit.training.loop import TrainingStopped
-from rewardedit.training.memory import trained_unet
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.stages import trained_unet
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base, make_trainable
 from tests.forks import launch, run_here
 from tests.models import tiny_pipeline, tiny_unet

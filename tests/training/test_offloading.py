@@ -19,15 +19,15 @@ from rewardedit.diffusion.stochastic import NoiseConfig
 from rewardedit.files import read_log
 from rewardedit.trainers import dpo, flow_grpo, nft, refl
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.estimate import load_blueprint
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.memory import finetuning_memory, training_memory
-from rewardedit.training.meta import FULL, GIB, parameters
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.peak import FULL, GIB, parameters
+from rewardedit.training.memory.savers import fit_to_card
+from rewardedit.training.memory.stages import finetuning_memory, training_memory
 from rewardedit.training.monitor import LOG, MonitorConfig
 from rewardedit.training.offloading import OffloadedTextEncoders
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.savers import fit_to_card
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 from tests.editors import small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
 from tests.online import REWARD, settings

@@ -17,7 +17,7 @@ from rewardedit.scorers.on_device import OnDevice
 from rewardedit.training import online, online_plan
 from rewardedit.training.estimate import PlanIncomplete, require_guidance
 from rewardedit.training.group_rollouts import Sampled, join_scores, rollout_noise
-from rewardedit.training.memory import online_memory
+from rewardedit.training.memory.stages import online_memory
 from rewardedit.training.noise_masks import (
     NoiseMasks,
     cache_masks,

@@ -17,11 +17,12 @@ from rewardedit.diffusion.saving import save_editor
 from rewardedit.models import four_bit
 from rewardedit.models.four_bit import four_bit_bytes, linear_layers, quantize, saved_bytes
 from rewardedit.trainers.reward_conditioned import finetune
-from rewardedit.training.estimate import load_blueprint, require_trainable
+from rewardedit.training.estimate import require_trainable
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import LatentCache, make_cache
-from rewardedit.training.memory import finetuning_memory, trained_unet
-from rewardedit.training.meta import FULL, HALF
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.peak import FULL, HALF
+from rewardedit.training.memory.stages import finetuning_memory, trained_unet
 from rewardedit.training.prompt_cache import encoder_of
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 from tests.editors import tiny_klein, tiny_kontext, tiny_qwen

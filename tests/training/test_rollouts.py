@@ -22,11 +22,12 @@ from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import rollout
 from rewardedit.files import read_log
 from rewardedit.trainers.refl import Config, SharedInputs, finetune, require_rollouts, variant_reward
-from rewardedit.training.estimate import UnetCalls, load_blueprint, unet_calls
+from rewardedit.training.estimate import UnetCalls, unet_calls
 from rewardedit.training.finetune import Finetuning
 from rewardedit.training.latents import cache_sources, make_cache
 from rewardedit.training.loop import step_generator
-from rewardedit.training.memory import refl_memory
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.stages import refl_memory
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.reward import RewardConfig, reward_loss
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, slot_noise
@@ -268,7 +269,7 @@ class Keeper(DPMSolverMultistepScheduler):
 
 
 def test_a_scheduler_that_cannot_be_divided_is_refused_before_anything_runs(tiny_editor, monkeypatch):
-    monkeypatch.setattr("rewardedit.training.estimate.load_scheduler", lambda name: Keeper())
+    monkeypatch.setattr("rewardedit.trainers.refl.load_scheduler", lambda name: Keeper())
     config = Config("x", DATA, REWARD, tiny_editor, FAST, MonitorConfig(n=2, held_out=CLIP_D))
     with pytest.raises(ValueError, match=r"reward\.scheduler: Keeper: keeps tree .* reward\.scheduler=ddpm"):
         require_rollouts(config)

@@ -98,9 +98,9 @@ class AuroraPointwise(Benchmark):
         lines = []
         notes = list(self.notes)
         for scorer in scores.values:
-            found = Scored.of(rated, scores, scorer)
-            cells = {"all edits": pooled(found, options), **by_group(found, options)}
-            by_editor = by_group(found, options, get=lambda item: self.model[item.id])
+            scored = Scored.of(rated, scores, scorer)
+            cells = {"all edits": pooled(scored, options), **by_group(scored, options)}
+            by_editor = by_group(scored, options, get=lambda item: self.model[item.id])
             lines.append(Line(scorer, {**cells, "within editors": by_editor["average"]}))
             notes += shortfall(scores, scorer, [item.id for item in rated])
         equal = Cell(reason="undefined: all scores are equal")

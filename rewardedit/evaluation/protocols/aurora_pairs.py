@@ -64,11 +64,11 @@ class AuroraPairwise(Benchmark):
     def __init__(self, path: str = "", edits: Mapping[str, Path] | None = None) -> None:
         file = find_file(path, edits, FILE)
         self.folder = file.parent
-        found, self.notes = read_all(read_ratings(file), _pair, file.name)
+        pairs, self.notes = read_all(read_ratings(file), _pair, file.name)
         self.pairs: list[Pair] = []
         distinct: dict[str, AuroraEdit] = {}
         prompts: dict[str, list[str]] = {}  # of each image
-        for one in found:
+        for one in pairs:
             left, right = (_numbered(edit, prompts) for edit in one.edits)
             distinct |= {left.id: left, right.id: right}
             self.pairs.append(replace(one.pair, left=left.id, right=right.id))

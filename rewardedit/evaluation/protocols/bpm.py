@@ -134,10 +134,10 @@ class BpmAlignment(Benchmark):
         right = []
         for a, b in PAIRS:
             usable = known[:, a] & known[:, b] & np.isfinite(self.ratings[:, [a, b]]).all(1)
-            own = np.full(len(values), np.nan)
+            answers = np.full(len(values), np.nan)
             ratings = self.ratings[usable]
-            own[usable] = agreement(values[usable, a], values[usable, b], ratings[:, a], ratings[:, b])
-            right.append(own)
+            answers[usable] = agreement(values[usable, a], values[usable, b], ratings[:, a], ratings[:, b])
+            right.append(answers)
         sources = [entry.source for entry in self.entries]
         return share_cells(names, np.array(right).T, sources, options, rounded)
 
@@ -159,8 +159,8 @@ class BpmAlignment(Benchmark):
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """All local edits, whose sources are MagicBrush's, if its dev or test split was trained on."""
-        own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
-        if not own or self.kind == "global":
+        on_magicbrush = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
+        if not on_magicbrush or self.kind == "global":
             return set()
         return set(self.ids)
 

@@ -87,12 +87,12 @@ class EditRewardBench(Benchmark):
         else:
             self.table = EditRewardTable(path)
             records = self.table.texts_of_rows()
-        found: list[Row]
-        found, self.notes = read_all(records, read_row, path)
-        self.groups, left_out = grouped(found)
+        rows: list[Row]
+        rows, self.notes = read_all(records, read_row, path)
+        self.groups, left_out = grouped(rows)
         self.notes += left_out
         self.pairs = list(itertools.chain.from_iterable(self.groups.values()))
-        self.places = places_of(found)
+        self.places = places_of(rows)
 
     def rows(self) -> Items:
         if self.table is None:
@@ -122,33 +122,33 @@ class EditRewardBench(Benchmark):
         columns = [Column(name, percent=True, digits=2) for name in names]
         return [Table("Accuracy: groups of which all pairs are decided as by people", columns, lines, notes)]
 
-    def _cells(self, found: PairScores, options: Options) -> dict[str, Cell]:
-        decided = self._decisions(found, options)
+    def _cells(self, pair_scores: PairScores, options: Options) -> dict[str, Cell]:
+        decided = self._decisions(pair_scores, options)
         right = {}
-        for pair, decision in zip(found.pairs, decided, strict=True):
+        for pair, decision in zip(pair_scores.pairs, decided, strict=True):
             right[pair.id] = float(decision == pair.vote)
-        sources = [pair.source for pair in found.pairs]
+        sources = [pair.source for pair in pair_scores.pairs]
         cells = {"pairs": Cell.of(clustered_mean(list(right.values()), sources, options.seed))}
         whole = {}
         for name, pairs in self.groups.items():
             if all(pair.id in right for pair in pairs):
                 whole[name] = float(all(right[pair.id] for pair in pairs))
         for k in SIZES:
-            own = [value for name, value in whole.items() if len(self.groups[name]) == pairs_of(k)]
-            cells[f"K = {k}"] = Cell.of(clustered_mean(own, seed=options.seed))
+            of_size = [value for name, value in whole.items() if len(self.groups[name]) == pairs_of(k)]
+            cells[f"K = {k}"] = Cell.of(clustered_mean(of_size, seed=options.seed))
         cells["all groups"] = Cell.of(clustered_mean(list(whole.values()), seed=options.seed))
         return cells
 
-    def _decisions(self, found: PairScores, options: Options) -> np.ndarray:
+    def _decisions(self, pair_scores: PairScores, options: Options) -> np.ndarray:
         """Decisions of all pairs; those of groups of two may be ties."""
-        decided = strict(found.a, found.b)
-        twos = np.array([len(self.groups[pair.source]) == 1 for pair in found.pairs], dtype=bool)
-        a, b = found.a[twos], found.b[twos]
-        votes = np.array(found.votes)[twos]
+        decided = strict(pair_scores.a, pair_scores.b)
+        twos = np.array([len(self.groups[pair.source]) == 1 for pair in pair_scores.pairs], dtype=bool)
+        a, b = pair_scores.a[twos], pair_scores.b[twos]
+        votes = np.array(pair_scores.votes)[twos]
         if options.compat and len(votes):
             decided[twos] = three_way(a, b, fit_margins(a, b, votes, 3).tie)
         elif len(votes) >= FOLDS:
-            sources = [pair.source for pair, two in zip(found.pairs, twos, strict=True) if two]
+            sources = [pair.source for pair, two in zip(pair_scores.pairs, twos, strict=True) if two]
             decided[twos] = decide_out_of_fold(a, b, votes, sources, 3, FOLDS, options.seed)[0]
         return decided
 
@@ -166,9 +166,9 @@ class EditRewardBench(Benchmark):
         for title, values in (("random order", drawn), ("always tie", tied)):
             cells = {"all groups": Cell(float(np.mean(values)), n=len(values))}
             for k in SIZES:
-                own = [value for name, value in zip(sizes, values, strict=True) if sizes[name] == k]
-                if own:
-                    cells[f"K = {k}"] = Cell(float(np.mean(own)), n=len(own))
+                of_size = [value for name, value in zip(sizes, values, strict=True) if sizes[name] == k]
+                if of_size:
+                    cells[f"K = {k}"] = Cell(float(np.mean(of_size)), n=len(of_size))
             lines.append(Line(title, cells, "baseline"))
         return lines
 

@@ -29,8 +29,8 @@ def grouped(rows: Sequence[Row]) -> tuple[Groups, list[str]]:
     by_group: dict[str, dict[tuple[str, str], Pair]] = {}
     unlike = set()
     for row in rows:
-        own = by_group.setdefault(row.pair.source, {})
-        before = own.setdefault((row.pair.left, row.pair.right), row.pair)
+        group = by_group.setdefault(row.pair.source, {})
+        before = group.setdefault((row.pair.left, row.pair.right), row.pair)
         if before.vote != row.pair.vote:
             unlike.add(row.pair.source)
     groups = {}

@@ -98,9 +98,9 @@ class GenAIBench(Benchmark):
         else:
             self.table = GenAIBenchTable(path, "test_v1")
             records = self.table.texts_of_rows()
-        found, self.notes = read_all(records, _comparison, path)
-        self.comparisons: list[Comparison] = found
-        self.pairs = [one.pair for one in found]
+        comparisons, self.notes = read_all(records, _comparison, path)
+        self.comparisons: list[Comparison] = comparisons
+        self.pairs = [one.pair for one in comparisons]
 
     def rows(self) -> Items:
         if self.table is None:
@@ -129,8 +129,8 @@ class GenAIBench(Benchmark):
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """All items, if MagicBrush's dev or test split was trained on: the sources are ImagenHub's."""
-        own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
-        return set(item_ids(self.pairs)) if own else set()
+        on_magicbrush = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
+        return set(item_ids(self.pairs)) if on_magicbrush else set()
 
     def _judges(self, options: Options) -> list[Line]:
         """Accuracies of the judges whose answers the file stores."""
@@ -145,8 +145,8 @@ class GenAIBench(Benchmark):
             sources = [one.pair.source for one in kept]
             cells = {}
             for column, ways in WAYS.items():
-                found = accuracy(answers, as_ways(votes, ways), ways, sources, options.seed)
-                cells[column] = Cell.of(found)
+                estimate = accuracy(answers, as_ways(votes, ways), ways, sources, options.seed)
+                cells[column] = Cell.of(estimate)
             lines.append(Line(judge, cells, "published", "answers stored in the benchmark's file"))
         return lines
 

@@ -150,8 +150,8 @@ def ranks_of(values: np.ndarray, known: np.ndarray) -> np.ndarray:
         values, known: (n, n) scores, NaN without one, and which have an entry; rows are edits.
     """
     worst = np.nan_to_num(values, nan=-np.inf)
-    own = worst.diagonal()[:, None]
-    ranks = (worst >= own).sum(1).astype(float)
+    diagonal = worst.diagonal()[:, None]
+    ranks = (worst >= diagonal).sum(1).astype(float)
     return np.where(known.all(1), ranks, np.nan)
 
 

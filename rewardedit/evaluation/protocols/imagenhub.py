@@ -137,10 +137,10 @@ class ImagenHub(Benchmark):
         groups = [item.group for item in self.items]
         sources = [item.source for item in self.items]
         flat = self.people.values.reshape(n, -1)
-        found = rater_agreement(
+        agreement = rater_agreement(
             flat, groups, sources, compat=compat, resamples=options.resamples, seed=options.seed
         )
-        return Line("human-human", cells_of(found), "people")
+        return Line("human-human", cells_of(agreement), "people")
 
     def _baselines(self) -> list[Line]:
         equal = Cell(reason="undefined: all scores of an editor are equal")
@@ -163,8 +163,8 @@ class ImagenHub(Benchmark):
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """All items, if MagicBrush's dev split was trained on: the sources are from it."""
-        own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
-        return {item.id for item in self.items} if own else set()
+        on_magicbrush = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
+        return {item.id for item in self.items} if on_magicbrush else set()
 
 
 def _sample(

@@ -38,16 +38,16 @@ class HumanRatings:
         """The rows of a rater's file."""
         records = read_ratings(file)
         require_columns(file, records[0], ("uid",))
-        found: dict[str, dict[str, Any]] = {}
+        by_uid: dict[str, dict[str, Any]] = {}
         for number, record in enumerate(records, 1):
             uid = record["uid"]
             if not uid:
                 self.notes.append(f"{file.name}: row {number} is left out: it has no uid")
-            elif uid in found:
+            elif uid in by_uid:
                 self.notes.append(f"{file.name}: row {number} is left out: {uid} came before")
             else:
-                found[uid] = record
-        return found
+                by_uid[uid] = record
+        return by_uid
 
     def _read(self, rater: int, table: Mapping[str, Mapping[str, Any]], name: str) -> None:
         for e, editor in enumerate(self.editors):
@@ -60,13 +60,13 @@ class HumanRatings:
 
     def items(self) -> list[Rated]:
         """All edits, each with the mean of its ratings; editor by editor."""
-        found = []
+        rated = []
         for e, editor in enumerate(self.editors):
             for u, uid in enumerate(self.uids):
-                own = self.values[e, u]
-                mean = float(np.nanmean(own)) if np.isfinite(own).any() else float("nan")
-                found.append(Rated(f"{editor}/{uid}", mean, editor, image_of(uid)))
-        return found
+                ratings = self.values[e, u]
+                mean = float(np.nanmean(ratings)) if np.isfinite(ratings).any() else float("nan")
+                rated.append(Rated(f"{editor}/{uid}", mean, editor, image_of(uid)))
+        return rated
 
 
 def uid_of(item: Rated) -> str:

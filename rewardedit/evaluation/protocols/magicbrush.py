@@ -130,8 +130,8 @@ class MagicBrushTable(Benchmark):
         for title, outputs in (("All turns (single-turn)", single), ("Final turn (multi-turn)", multi)):
             lines = []
             for editor in dict.fromkeys(one.editor for one in outputs):
-                own = [one for one in outputs if one.editor == editor]
-                cells = {name: _mean(scores, name, own, options) for name in scores.values}
+                of_editor = [one for one in outputs if one.editor == editor]
+                cells = {name: _mean(scores, name, of_editor, options) for name in scores.values}
                 lines.append(Line(editor, cells, "baseline" if editor in (TARGET, UNCHANGED) else "measured"))
             for name, values in PUBLISHED[title].items():
                 figures = dict(zip(self.scorers, values, strict=True))
@@ -143,19 +143,19 @@ class MagicBrushTable(Benchmark):
 
     def overlap(self, trained_on: Sequence[TrainingData]) -> set[str]:
         """All outputs, if MagicBrush's dev or test split was trained on."""
-        own = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
-        return {one.id for one in self.outputs} if own else set()
+        on_magicbrush = any(data.name == "magicbrush" and data.split != "train" for data in trained_on)
+        return {one.id for one in self.outputs} if on_magicbrush else set()
 
 
 def _mean(scores: ItemScores, name: str, outputs: Sequence[Output], options: Options) -> Cell:
     values = scores.array(name, [one.id for one in outputs])
     if name in DISTANCES:
         values = 1 - values
-    found = Cell.of(clustered_mean(values, [one.image for one in outputs], options.seed))
+    cell = Cell.of(clustered_mean(values, [one.image for one in outputs], options.seed))
     missing = int(np.isnan(values).sum())
-    if not missing or found.reason:
-        return found
-    return Cell(found.value, found.ci95, found.n, f"{missing} of {len(values)} outputs have no score")
+    if not missing or cell.reason:
+        return cell
+    return Cell(cell.value, cell.ci95, cell.n, f"{missing} of {len(values)} outputs have no score")
 
 
 def _sample(

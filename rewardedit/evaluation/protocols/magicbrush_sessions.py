@@ -50,7 +50,7 @@ def outputs_of(editor: str, image: str, turns: Any, captions: Mapping[str, str])
     require_component(image, SESSIONS)
     if not isinstance(turns, list) or not turns:
         raise ValueError("expected a list of turns")
-    found = []
+    outputs = []
     for number, turn in enumerate(turns, 1):
         texts = list(map(turn.get, ("input", "output", "instruction")))
         if not all(isinstance(text, str) and text.strip() for text in texts):
@@ -63,8 +63,8 @@ def outputs_of(editor: str, image: str, turns: Any, captions: Mapping[str, str])
         first = f"{image}/{turns[0]['input']}"
         for kind in kinds:
             # an editor that does nothing returns the session's first image at its end
-            found.append(Output(editor, image, kind, first if kind.startswith("iter") else source, *rest))
-    return found
+            outputs.append(Output(editor, image, kind, first if kind.startswith("iter") else source, *rest))
+    return outputs
 
 
 def last_turns(outputs: Sequence[Output]) -> dict[tuple[str, str], str]:

@@ -93,10 +93,10 @@ def pair_table(
     if rule is None:
         remarks.append(FITTED)
     for scorer in scores.values:
-        found = PairScores.of(pairs, scores, scorer)
-        cells = {column: accuracy_cell(found, count, options, rule) for column, count in ways.items()}
+        pair_scores = PairScores.of(pairs, scores, scorer)
+        cells = {column: accuracy_cell(pair_scores, count, options, rule) for column, count in ways.items()}
         lines.append(Line(scorer, cells))
-        remarks += constant_note(scorer, found)
+        remarks += constant_note(scorer, pair_scores)
         remarks += shortfall(scores, scorer, ids)
     stored, more = stored_lines(pairs, scores, ways, rule, options)
     lines += [*stored, *baseline_lines(pairs, ways), *others]
@@ -104,22 +104,25 @@ def pair_table(
     return Table("Accuracy: decisions that are people's", columns, lines, [*remarks, *more])
 
 
-def accuracy_cell(found: PairScores, ways: Ways, options: Options, rule: Rule | None = None) -> Cell:
+def accuracy_cell(pair_scores: PairScores, ways: Ways, options: Options, rule: Rule | None = None) -> Cell:
     """The accuracy of a rule's decisions; without a rule, of those by margins that are fitted on the pairs of
     other source images (of 2 ways there are no margins: the higher score wins).
     """
-    if not found.pairs:
+    if not pair_scores.pairs:
         return Cell(n=0, reason="no pair has an entry for both edits")
-    votes = as_ways(found.votes, ways)
+    a = pair_scores.a
+    b = pair_scores.b
+    sources = pair_scores.sources
+    votes = as_ways(pair_scores.votes, ways)
     if rule is None and ways == 2:
         rule = strict
     if rule is not None:
-        return Cell.of(accuracy(rule(found.a, found.b), votes, ways, found.sources, options.seed))
-    folds = min(FOLDS, len(set(found.sources)))
+        return Cell.of(accuracy(rule(a, b), votes, ways, sources, options.seed))
+    folds = min(FOLDS, len(set(sources)))
     if folds < 2:
         return Cell(n=len(votes), reason="no margins: all pairs are of one source image")
-    decisions, _ = decide_out_of_fold(found.a, found.b, votes, found.sources, ways, folds, options.seed)
-    return Cell.of(accuracy(decisions, votes, ways, found.sources, options.seed))
+    decisions, _ = decide_out_of_fold(a, b, votes, sources, ways, folds, options.seed)
+    return Cell.of(accuracy(decisions, votes, ways, sources, options.seed))
 
 
 def baseline_lines(pairs: Sequence[Pair], ways: dict[str, Ways]) -> list[Line]:
@@ -155,16 +158,16 @@ def stored_lines(
         if scorer not in scores.values:
             notes.append(f"{scorer}: decisions without scores cannot be checked")
             continue
-        found = PairScores.of(kept, scores, scorer)
-        rules = {"that of --compat": rule} if rule else published_rules(found, max(ways.values()))
-        notes.append(_misdecided(scorer, found, decisions, rules))
+        pair_scores = PairScores.of(kept, scores, scorer)
+        rules = {"that of --compat": rule} if rule else published_rules(pair_scores, max(ways.values()))
+        notes.append(_misdecided(scorer, pair_scores, decisions, rules))
     return lines, notes
 
 
-def published_rules(found: PairScores, ways: Ways) -> dict[str, Rule]:
+def published_rules(pair_scores: PairScores, ways: Ways) -> dict[str, Rule]:
     """Rules by which stored decisions may have been made, by what a note calls them."""
     rules: dict[str, Rule] = {"the higher score wins, else a tie": strict}
-    known = np.concatenate([found.a, found.b])
+    known = np.concatenate([pair_scores.a, pair_scores.b])
     known = known[np.isfinite(known)]
     if len(known) and known.min() >= 0 and known.max() <= 10:
         rules["ADIEE's for scores from 0 to 10"] = partial(adiee, ways=4 if ways == 4 else 3)
@@ -172,14 +175,15 @@ def published_rules(found: PairScores, ways: Ways) -> dict[str, Rule]:
 
 
 def _misdecided(
-    scorer: str, found: PairScores, decisions: Mapping[str, str], rules: Mapping[str, Rule]
+    scorer: str, pair_scores: PairScores, decisions: Mapping[str, str], rules: Mapping[str, Rule]
 ) -> str:
     """A note on stored decisions that the stored scores give by none of the rules."""
-    ids = [pair.id for pair in found.pairs]
+    ids = [pair.id for pair in pair_scores.pairs]
     stored = [decisions[name] for name in ids]
     by_rule: list[dict[Hashable, str]] = []
     for rule in rules.values():
-        by_rule.append({one.id: one.by_rule for one in misdecided(ids, stored, found.a, found.b, rule)})
+        wrong = misdecided(ids, stored, pair_scores.a, pair_scores.b, rule)
+        by_rule.append({one.id: one.by_rule for one in wrong})
 
     by_all = set(ids).intersection(*by_rule)
     wrong = [name for name in ids if name in by_all]
@@ -219,12 +223,12 @@ def repeated(pairs: Sequence[Pair], keys: Sequence[tuple[str, ...]]) -> list[str
     for pair, key in zip(pairs, keys, strict=True):
         votes.setdefault(key, set()).add(pair.vote)
     repeats = len(pairs) - len(votes)
-    unlike = sum(len(own) > 1 for own in votes.values())
+    unlike = sum(len(ways) > 1 for ways in votes.values())
     return [f"{repeats} pairs repeat another; {unlike} have unlike votes; all count"] if repeats else []
 
 
-def constant_note(scorer: str, found: PairScores) -> list[str]:
+def constant_note(scorer: str, pair_scores: PairScores) -> list[str]:
     """A note on a scorer that tells no two edits apart."""
-    if not len(found.pairs) or np.any(strict(found.a, found.b) != TIE):
+    if not len(pair_scores.pairs) or np.any(strict(pair_scores.a, pair_scores.b) != TIE):
         return []
     return [f"{scorer}: scores of the two edits of every pair are equal"]

@@ -49,19 +49,20 @@ class Scored:
 
 
 def by_group(
-    found: Scored,
+    scored: Scored,
     options: Options,
     compat: Compat | None = None,
     get: Callable[[Rated], str] = lambda item: item.group,
 ) -> dict[str, Cell]:
     """Correlations within each group and their average, "average"; {} for fewer than three edits."""
-    if len(found.items) < LEAST:
-        return {"average": Cell(n=len(found.items), reason=f"undefined: {len(found.items)} of {LEAST} items")}
+    if len(scored.items) < LEAST:
+        n = len(scored.items)
+        return {"average": Cell(n=n, reason=f"undefined: {n} of {LEAST} items")}
     grouped = correlation_by_group(
-        found.scores,
-        found.ratings,
-        found.column(get),
-        found.sources,
+        scored.scores,
+        scored.ratings,
+        scored.column(get),
+        scored.sources,
         compat=compat,
         resamples=options.resamples,
         seed=options.seed,
@@ -84,11 +85,11 @@ def cells_of(grouped: GroupedCorrelation) -> dict[str, Cell]:
     return cells
 
 
-def pooled(found: Scored, options: Options) -> Cell:
+def pooled(scored: Scored, options: Options) -> Cell:
     """Spearman's ρ over all edits."""
-    if len(found.items) < LEAST:
-        return Cell(n=len(found.items), reason=f"undefined: {len(found.items)} of {LEAST} items")
-    return Cell.of(spearman(found.scores, found.ratings, found.sources, options.resamples, options.seed))
+    if len(scored.items) < LEAST:
+        return Cell(n=len(scored.items), reason=f"undefined: {len(scored.items)} of {LEAST} items")
+    return Cell.of(spearman(scored.scores, scored.ratings, scored.sources, options.resamples, options.seed))
 
 
 def group_mean(items: Sequence[Rated]) -> np.ndarray:

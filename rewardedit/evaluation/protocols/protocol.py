@@ -56,8 +56,8 @@ class ItemScores:
     def array(self, scorer: str, ids: Sequence[str]) -> np.ndarray:
         """Scores (n,) of the items; NaN without one."""
         values = self.values[scorer]
-        found = list(map(values.get, ids))
-        return np.array([np.nan if value is None else value for value in found], dtype=float)
+        by_item = list(map(values.get, ids))
+        return np.array([np.nan if value is None else value for value in by_item], dtype=float)
 
     def known(self, scorer: str, ids: Sequence[str]) -> np.ndarray:
         """True (n,) for the items that have an entry."""
@@ -74,10 +74,10 @@ class Cell:
     reason: str = ""  # why there is no value or interval, or what was left out
 
     @classmethod
-    def of(cls, found: Estimate) -> "Cell":
-        value = float(found.value) if np.isfinite(found.value) else None
-        ends = found.ci95 if np.isfinite(found.ci95).all() else None
-        return cls(value, ends, found.n, found.reason)
+    def of(cls, estimate: Estimate) -> "Cell":
+        value = float(estimate.value) if np.isfinite(estimate.value) else None
+        ends = estimate.ci95 if np.isfinite(estimate.ci95).all() else None
+        return cls(value, ends, estimate.n, estimate.reason)
 
 
 @dataclass(frozen=True)
@@ -215,18 +215,18 @@ def read_all(
     Raises:
         ValueError: if none can be read.
     """
-    found: dict[str, Any] = {}
+    by_id: dict[str, Any] = {}
     notes = []
     for number, record in enumerate(records):
         try:
             item = read(number, record)
-            if item.id in found:
+            if item.id in by_id:
                 raise ValueError(f"id {item.id} came before; the first is used")
-            found[item.id] = item
+            by_id[item.id] = item
         except CONTENT_ERRORS as error:
             if is_system_error(error):
                 raise
             notes.append(f"{name}: row {number + 1} is left out: {error}")
-    if not found:
+    if not by_id:
         raise ValueError(notes[0] if notes else f"{name}: holds no rows")
-    return list(found.values()), notes
+    return list(by_id.values()), notes

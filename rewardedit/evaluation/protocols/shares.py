@@ -26,8 +26,8 @@ def share_cells(
 
     def shares(weight: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):
-            found = weight @ hits / (weight @ counts)
-        return np.round(found, 3) if rounded else found
+            means = weight @ hits / (weight @ counts)
+        return np.round(means, 3) if rounded else means
 
     once = shares(np.ones(clusters))
     drawn = np.array(list(map(shares, drawn_counts(clusters, 10 * options.resamples, options.seed))))

@@ -37,8 +37,8 @@ def gray(image: Pixels) -> Float[Tensor, "1 h w"]:
 
 def saturate(edited: Pixels, source: Pixels, generator: torch.Generator) -> Tensor:
     """More vivid colours; a gray image stays as it is."""
-    own = gray(edited)
-    return own + SATURATION * (edited - own)
+    grays = gray(edited)
+    return grays + SATURATION * (edited - grays)
 
 
 def sharpen(edited: Pixels, source: Pixels, generator: torch.Generator) -> Tensor:

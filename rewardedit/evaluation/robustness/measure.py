@@ -194,9 +194,9 @@ class Run:
         makers = list(self.scorers.values())
         for names in self.config.combinations:
             members = {name: self.scorers[name] for name in names}
-            own = {name: centres[name] for name in names}
-            made_of = {"centres": own, "members": {name: use.made_of for name, use in members.items()}}
-            load = Lazy(partial(_load_combination, members, own))
+            theirs = {name: centres[name] for name in names}
+            made_of = {"centres": theirs, "members": {name: use.made_of for name, use in members.items()}}
+            load = Lazy(partial(_load_combination, members, theirs))
             makers.append(ScorerUse(combination_name(names), made_of, load))
         return makers
 
@@ -235,18 +235,18 @@ class Run:
         folder = self.out / "steps" / file_name(maker.name)
         scores = self._score(folder, rows, self._step_settings(maker))
         rated = self._rate(folder, rows, self._step_settings(maker))
-        found = {}
+        steps = {}
         ratings = {}
         for bound in self.config.bounds:
             ids = _ids(product(self.first, [str(bound)]))
-            found[bound] = {name: scores.array(name, ids) for name in self.scorers}
+            steps[bound] = {name: scores.array(name, ids) for name in self.scorers}
             if rated:
                 ratings[stepped_name(maker.name, bound)] = np.array([rated[name] for name in ids])
-        return found, ratings
+        return steps, ratings
 
     def _step_settings(self, maker: ScorerUse) -> dict[str, Any]:
-        own = {"failed": self.first, "bounds": self.config.bounds, "steps": self.config.steps}
-        return {**self.settings, **own, "batch_size": self.config.batch_size, "maker": maker.made_of}
+        settings = {"failed": self.first, "bounds": self.config.bounds, "steps": self.config.steps}
+        return {**self.settings, **settings, "batch_size": self.config.batch_size, "maker": maker.made_of}
 
     def _ascend(self, scorer: Scorer, numbers: Sequence[int], bound: int) -> Iterator[tuple[int, Tensor]]:
         """Numbers of rows that can be read, and their images after gradient steps."""
@@ -308,5 +308,5 @@ def _add_combinations(
     by_scorer: dict[str, np.ndarray], config: RobustnessConfig, centres: Mapping[str, tuple[float, float]]
 ) -> None:
     for names in config.combinations:
-        own = [by_scorer[name] for name in names]
-        by_scorer[combination_name(names)] = lowest(own, [centres[name] for name in names])
+        members = [by_scorer[name] for name in names]
+        by_scorer[combination_name(names)] = lowest(members, [centres[name] for name in names])

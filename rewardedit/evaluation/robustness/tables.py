@@ -23,17 +23,17 @@ def make_tables(scores: AttackScores, edits: JudgedEdits, config: RobustnessConf
     """All tables of a measurement."""
     baselines = measure_baselines(scores, edits, config)
     effects = measure_effects(scores, edits, baselines)
-    own = {}
+    self_effects = {}
     for name in baselines:
         for bound in config.bounds:
             attack = stepped_name(name, bound)
             if attack in effects:
-                own[name, bound] = effects[attack][name]
+                self_effects[name, bound] = effects[attack][name]
 
     tables = [
         baseline_table(baselines, config),
-        rise_table(baselines, effects, own, config),
-        *passing_tables(baselines, effects, own, config),
+        rise_table(baselines, effects, self_effects, config),
+        *passing_tables(baselines, effects, self_effects, config),
     ]
     for bound in config.bounds if scores.stepped else ():
         tables.append(transfer_table(list(scores.stepped), list(baselines), effects, bound))
@@ -63,12 +63,12 @@ def measure_effects(scores: AttackScores, edits: JudgedEdits, baselines: Mapping
     """The effect of each attack on each scorer, over the failed edits that it did not make better."""
     every = np.arange(len(edits.failed))
     attacked = {}
-    for name, own in scores.failed.items():
+    for name, changed in scores.failed.items():
         if name != UNCHANGED:
-            attacked[name] = (own, every)
+            attacked[name] = (changed, every)
     for maker, by_bound in scores.stepped.items():
-        for bound, own in by_bound.items():
-            attacked[stepped_name(maker, bound)] = (own, scores.chosen)
+        for bound, changed in by_bound.items():
+            attacked[stepped_name(maker, bound)] = (changed, scores.chosen)
 
     sources = np.array([edits.sources[number] for number in edits.failed], dtype=object)
     effects: Effects = {}
@@ -125,7 +125,7 @@ def baseline_table(baselines: Mapping[str, Baseline], config: RobustnessConfig) 
 def rise_table(
     baselines: Mapping[str, Baseline],
     effects: Effects,
-    own: Mapping[tuple[str, int], Effect | None],
+    self_effects: Mapping[tuple[str, int], Effect | None],
     config: RobustnessConfig,
 ) -> Table:
     """Rises of the scores of failed edits."""
@@ -133,7 +133,7 @@ def rise_table(
     rows = []
     for name in baselines:
         cells = {}
-        for column, effect in _effects_of(name, effects, own, config).items():
+        for column, effect in _effects_of(name, effects, self_effects, config).items():
             cells[column] = _cell(effect and effect.rise)
         rows.append(Line(name, cells))
     note = (
@@ -146,14 +146,14 @@ def rise_table(
 def passing_tables(
     baselines: Mapping[str, Baseline],
     effects: Effects,
-    own: Mapping[tuple[str, int], Effect | None],
+    self_effects: Mapping[tuple[str, int], Effect | None],
     config: RobustnessConfig,
 ) -> list[Table]:
     """Failed edits that pass for good ones: after each attack, before it, and the change."""
     rows: dict[str, list[Line]] = {PASSING: [], BEFORE: [], CHANGE: []}
     for name in baselines:
         cells: dict[str, dict[str, Cell]] = {title: {} for title in rows}
-        for column, effect in _effects_of(name, effects, own, config).items():
+        for column, effect in _effects_of(name, effects, self_effects, config).items():
             passed = effect and effect.passed
             cells[PASSING][column] = Cell() if passed is None else Cell(passed.mean_a, n=passed.n)
             cells[BEFORE][column] = Cell() if passed is None else Cell(passed.mean_b, n=passed.n)
@@ -197,11 +197,11 @@ def rating_table(scores: AttackScores, edits: JudgedEdits) -> Table:
         if attack == UNCHANGED:
             continue
         before, after = ratings_of(scores, attack)
-        own = sources if attack in scores.failed else sources[scores.chosen]
-        found = clustered_mean(after - before, own)
+        images = sources if attack in scores.failed else sources[scores.chosen]
+        drop = clustered_mean(after - before, images)
         cells = {
             "before": Cell(float(before.mean()), n=len(before)),
-            "change": Cell.of(found),
+            "change": Cell.of(drop),
             "left out": Cell(float((after - before > IMPROVED).mean())),
         }
         rows.append(Line(attack, cells))
@@ -221,19 +221,19 @@ def _columns(config: RobustnessConfig) -> list[str]:
 def _effects_of(
     name: str,
     effects: Effects,
-    own: Mapping[tuple[str, int], Effect | None],
+    self_effects: Mapping[tuple[str, int], Effect | None],
     config: RobustnessConfig,
 ) -> dict[str, Effect | None]:
     """A scorer's effects by the columns' names."""
-    found = {attack: effects[attack][name] for attack in config.attacks}
+    by_attack = {attack: effects[attack][name] for attack in config.attacks}
     for bound in config.bounds:
-        if (name, bound) in own:
-            found[f"steps {bound}/255"] = own[name, bound]
-    return found
+        if (name, bound) in self_effects:
+            by_attack[f"steps {bound}/255"] = self_effects[name, bound]
+    return by_attack
 
 
-def _cell(found: Comparison | None) -> Cell:
+def _cell(effect: Comparison | None) -> Cell:
     """A difference with its interval."""
-    if found is None:
+    if effect is None:
         return Cell(reason="undefined: fewer than two source images, or equal scores")
-    return Cell(found.difference, found.ci95, found.n)
+    return Cell(effect.difference, effect.ci95, effect.n)

@@ -185,9 +185,9 @@ def rater_agreement(
     cells: dict[Any, list[Cell]] = {}
     for name, rows in _rows(group, len(ratings)).items():
         cells[name] = []
-        for own, others in pairs:
-            both = rows[np.isfinite(own[rows]) & np.isfinite(others[rows])]
-            cells[name].append(Cell.of(own, others, both, method))
+        for one_rater, others in pairs:
+            both = rows[np.isfinite(one_rater[rows]) & np.isfinite(others[rows])]
+            cells[name].append(Cell.of(one_rater, others, both, method))
     return _average(cells, names, compat, resamples, seed)
 
 
@@ -207,7 +207,7 @@ def _rows(group: Sequence[Hashable], n: int) -> Mapping[Any, np.ndarray]:
     rows: dict[Any, list[int]] = {}
     for row, name in enumerate(group):
         rows.setdefault(name, []).append(row)
-    return {name: np.array(own) for name, own in rows.items()}
+    return {name: np.array(indices) for name, indices in rows.items()}
 
 
 def _values(cells: Sequence[Cell], weight: np.ndarray) -> np.ndarray:
@@ -215,22 +215,22 @@ def _values(cells: Sequence[Cell], weight: np.ndarray) -> np.ndarray:
     return np.array([cell.value(weight) for cell in cells])
 
 
-def _averaged(drawn: np.ndarray, own: np.ndarray, compat: Compat | None) -> np.ndarray:
+def _averaged(drawn: np.ndarray, values: np.ndarray, compat: Compat | None) -> np.ndarray:
     """Correlations (…, cells) of resamples as they are averaged: NaN where |ρ| is 1 but that of all items,
-    `own` (cells,), is not. Its infinite z would make the average ±1, and comes of few distinct items drawn.
+    `values` (cells,), is not. Its infinite z would make the average ±1, and comes of few distinct items.
     """
-    if compat == "viescore" or np.isfinite(own).sum() < 2:
+    if compat == "viescore" or np.isfinite(values).sum() < 2:
         return drawn  # no z, or no average
-    return np.where((np.abs(drawn) > PERFECT) & ~(np.abs(own) > PERFECT), np.nan, drawn)
+    return np.where((np.abs(drawn) > PERFECT) & ~(np.abs(values) > PERFECT), np.nan, drawn)
 
 
 def _by_group(values: np.ndarray, sizes: Sequence[int], compat: Compat | None) -> np.ndarray:
     """Correlations (…, groups) of cells (…, cells): each group's own, or the average of its `sizes` cells."""
-    found = []
+    correlations = []
     for of_group in np.split(values, np.cumsum(sizes)[:-1], axis=1):
         single = of_group.shape[1] == 1
-        found.append(of_group[:, 0] if single else [fisher_mean(row, compat) for row in of_group])
-    return np.array(found).T
+        correlations.append(of_group[:, 0] if single else [fisher_mean(row, compat) for row in of_group])
+    return np.array(correlations).T
 
 
 def _average(
@@ -240,13 +240,13 @@ def _average(
     index, clusters = cluster_index(names)
     flat = list(chain.from_iterable(cells.values()))
     sizes = list(map(len, cells.values()))
-    own = _values(flat, np.ones(len(names)))
+    undrawn = _values(flat, np.ones(len(names)))
     drawn = np.full((1, len(flat)), np.nan)
     if clusters > 1:
         drawn = np.array([_values(flat, counts[index]) for counts in drawn_counts(clusters, resamples, seed)])
 
-    averaged = _averaged(drawn, own, compat)
-    values = _by_group(own[None], sizes, compat)[0]
+    averaged = _averaged(drawn, undrawn, compat)
+    values = _by_group(undrawn[None], sizes, compat)[0]
     of_groups = _by_group(averaged, sizes, compat)
     # a group of one cell is no average: its interval is of all resamples
     shown = np.where(np.array(sizes) == 1, _by_group(drawn, sizes, compat), of_groups)

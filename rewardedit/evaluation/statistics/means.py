@@ -100,8 +100,8 @@ def clustered_mean(values: Values, cluster: Clusters | None = None, seed: int = 
     if clusters < 2:
         reason = "no interval: all items are of one source image"
         return Estimate(float(values.mean()), NONE, len(values), clusters, reason=reason)
-    found = paired_bootstrap(values, np.zeros(len(values)), names, seed=seed)
-    return Estimate(found.mean_a, found.ci95, found.n, found.clusters)
+    difference = paired_bootstrap(values, np.zeros(len(values)), names, seed=seed)
+    return Estimate(difference.mean_a, difference.ci95, difference.n, difference.clusters)
 
 
 def difference_of_groups(

@@ -200,13 +200,13 @@ def _moments(ratings: np.ndarray, weights: np.ndarray) -> np.ndarray:
     expected[:, 2] = np.stack([n, raters, n, raters], axis=1)
     expected[:, 3] = np.stack([n, *shares, np.ones(len(n))], axis=1)
 
-    found = np.full((len(weights), 2), np.nan)
+    moments = np.full((len(weights), 2), np.nan)
     usable = (raters > 1) & (n > items)  # otherwise errors cannot be told from items or raters
     usable &= np.abs(np.linalg.det(expected / n[:, None, None])) > 1e-14
     solved = np.linalg.solve(expected[usable], squares[usable][:, :, None])[:, :, 0]
     k = items[usable] / (weights[usable] @ (1 / each))
     of_items, of_rater, of_error = solved[:, 1:].T
     with np.errstate(invalid="ignore", divide="ignore"):
-        found[usable, 0] = of_items / (of_items + of_rater + of_error)
-        found[usable, 1] = of_items / (of_items + (of_rater + of_error) / k)
-    return found
+        moments[usable, 0] = of_items / (of_items + of_rater + of_error)
+        moments[usable, 1] = of_items / (of_items + (of_rater + of_error) / k)
+    return moments

@@ -29,9 +29,9 @@ def parse(instruction: str) -> ParsedEdit:
         for pattern in rule.patterns:
             match = pattern.fullmatch(text)
             if match is not None:
-                found = rule.read(match)
-                if found is not None:
-                    return require_single(_finished(found), instruction)
+                parsed = rule.read(match)
+                if parsed is not None:
+                    return require_single(_finished(parsed), instruction)
     raise ValueError(f"instruction {instruction!r}: no rule fits it")
 
 
@@ -51,13 +51,13 @@ def require_single(parsed: ParsedEdit, instruction: str) -> ParsedEdit:
 
 def parse_all(instructions: Sequence[str]) -> list[Parsed]:
     """Parses each instruction; `Unparsed` for those that `parse` refuses."""
-    found: list[Parsed] = []
+    parsed: list[Parsed] = []
     for instruction in instructions:
         try:
-            found.append(parse(instruction))
+            parsed.append(parse(instruction))
         except ValueError as error:
-            found.append(Unparsed(str(error)))
-    return found
+            parsed.append(Unparsed(str(error)))
+    return parsed
 
 
 # A second edit after the first; taking something away to put another thing there is one edit.
@@ -118,32 +118,32 @@ def _one_clause(text: str) -> str:
     return re.sub(r"\b(?:it|them)\b", f"the {what}", match["rest"], count=1)
 
 
-def _within_image(found: Found) -> Found:
+def _within_image(fields: Found) -> Found:
     """The position of an edit whose reference is not an object, but the image or one of its sides."""
-    reference = name(found.get("reference")) or ""
+    reference = name(fields.get("reference")) or ""
     side = re.fullmatch(SIDE, reference)
     if side is not None:
         return {"reference": None, "position": SIDES[side["side"]]}
     if not re.fullmatch(IMAGE, reference):
         return {}
-    place = SIDES.get(found["position"])
+    place = SIDES.get(fields["position"])
     return {
         "reference": None,
         "position": place or "unchanged",
-        "ambiguous": found.get("ambiguous", False) or (place is None and found["edit_type"] == "move"),
+        "ambiguous": fields.get("ambiguous", False) or (place is None and fields["edit_type"] == "move"),
     }
 
 
-def _finished(found: Found) -> ParsedEdit:
+def _finished(slots: Found) -> ParsedEdit:
     """The fields as a `ParsedEdit`; a pronoun makes it ambiguous, and so does a move to a part of the image
     that is not a place in it, such as its background.
     """
-    found = {**found, **_within_image(found)}
+    slots = {**slots, **_within_image(slots)}
     pronoun = False
-    fields = dict(found)
+    fields = dict(slots)
     for key in ("source", "target", "reference"):
-        fields[key] = name(found.get(key))
-        if fields[key] is None and found.get(key) is not None:
+        fields[key] = name(slots.get(key))
+        if fields[key] is None and slots.get(key) is not None:
             pronoun = True
     parsed = ParsedEdit(**{"source": None, "target": None, **fields})
     return replace(parsed, ambiguous=parsed.ambiguous or pronoun)

@@ -169,10 +169,10 @@ def move(match: Match[str]) -> Found | None:
 )
 def lift(match: Match[str]) -> Found | None:
     """An object that goes up or down, or is taken to another place."""
-    found = match.groupdict()
-    if found.get("place") is not None:
-        return moved(f"{found['what']} {found['place']}")
-    return moved(f"{found['what']} {'down' if found['verb'] == 'lower' else 'up'}")
+    groups = match.groupdict()
+    if groups.get("place") is not None:
+        return moved(f"{groups['what']} {groups['place']}")
+    return moved(f"{groups['what']} {'down' if groups['verb'] == 'lower' else 'up'}")
 
 
 @rule(
@@ -201,16 +201,16 @@ def put_elsewhere(match: Match[str]) -> Found | None:
 )
 def give(match: Match[str]) -> Found | None:
     """Something new that an object wears, holds or has."""
-    found = match.groupdict()
-    new = found["new"]
-    if found.get("place") is not None:
-        place = towards(found["place"])
+    groups = match.groupdict()
+    new = groups["new"]
+    if groups.get("place") is not None:
+        place = towards(groups["place"])
         if place is None:
             return None
         return {"edit_type": "add", "target": new, "position": place[0], "reference": place[1]}
 
     sized = sized_noun(new)
-    ref = re.sub(r"^(?:have|let|make|what if) ", "", found["ref"])
+    ref = re.sub(r"^(?:have|let|make|what if) ", "", groups["ref"])
     if sized is not None and not new.startswith(("a second", "a new")):
         size, what = sized
         return resized(what, size)
@@ -333,8 +333,8 @@ def make(match: Match[str]) -> Found | None:
         if words[at] in ("a", "an", "another"):
             what = name(" ".join(words[: at - 1])) if at > 1 else None
             does = re.fullmatch(r"(?!in$|on$|at$|with$|of$)\w+(?<!ing)(?<!ed)", words[at - 1]) is not None
-            asked = match["lead"] in ("let", "have") and not is_colour(" ".join(words[at + 1 :]))
-            if asked and does and what not in (None, *DETERMINERS):  # "have the man ride a horse"
+            is_request = match["lead"] in ("let", "have") and not is_colour(" ".join(words[at + 1 :]))
+            if is_request and does and what not in (None, *DETERMINERS):  # "have the man ride a horse"
                 doing = f"{what} {present_participle(words[at - 1])} {' '.join(words[at:])}"
                 return {"edit_type": "modify", "source": what, "target": doing}
             return become_of(" ".join(words[:at]), " ".join(words[at:]))

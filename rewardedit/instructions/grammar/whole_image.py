@@ -85,5 +85,5 @@ def treat(match: Match[str]) -> Found:
         if re.fullmatch(WHOLE, old)
         else "modify"
     )
-    found = {"edit_type": kind, "source": old, "target": f"{quality} {old}"}
-    return {**found, "is_global": kind != "modify"}
+    fields = {"edit_type": kind, "source": old, "target": f"{quality} {old}"}
+    return {**fields, "is_global": kind != "modify"}

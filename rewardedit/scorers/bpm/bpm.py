@@ -248,7 +248,7 @@ class Bpm(ClipScorer):
     def scores_of(self, batch: EditBatch, prepared: Prepared, regions: list[EditRegions]) -> Scores:
         """Scores of edits in float32 whose regions are known."""
         parsed: list[Parsed] = prepared.inputs["parsed"]
-        reason = [self._reason(edit, found) for edit, found in zip(parsed, regions, strict=True)]
+        reason = [self._reason(edit, located) for edit, located in zip(parsed, regions, strict=True)]
         # Rows without a score keep their place in the graph: a backward pass gives them zeros.
         nothing = 0 * batch.edited.flatten(1).sum(1)
         parts: dict[str, Tensor] = dict.fromkeys(PARTS, nothing + torch.nan)
@@ -372,8 +372,8 @@ class Bpm(ClipScorer):
     def name_features(self, names: list[str | None]) -> Tensor:
         """CLIP's features of names; zeros for None."""
         features = self.text_features([name or "" for name in names])
-        there = torch.tensor([name is not None for name in names], device=features.device)
-        return features * there[:, None]
+        named = torch.tensor([name is not None for name in names], device=features.device)
+        return features * named[:, None]
 
 
 def combine(parts: dict[str, Tensor], config: BpmConfig) -> tuple[Tensor, Tensor, Tensor]:

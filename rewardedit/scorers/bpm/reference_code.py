@@ -32,11 +32,11 @@ TextFeatures = Callable[[list[str]], Tensor]
 Segment = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]  # images and boxes to masks
 
 
-def on_canvas(found: Instances, image: tuple[int, int]) -> list[Box]:
+def on_canvas(instances: Instances, image: tuple[int, int]) -> list[Box]:
     """Boxes in pixels of the canvas, the most confident first."""
     across = CANVAS / image[1]
     down = CANVAS / image[0]
-    return [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes_of(found)]
+    return [(x0 * across, y0 * down, x1 * across, y1 * down) for x0, y0, x1, y1 in boxes_of(instances)]
 
 
 def size_verdict(regions: EditRegions, parsed: ParsedEdit) -> float:
@@ -68,8 +68,8 @@ def _has_position(edited: Box, reference: Box, position: str) -> bool:
     position = "inside" if position == "on" else position
     if position == "unchanged":
         here = centre(edited)
-        there = centre(reference)
-        return abs(here[0] - there[0]) + abs(here[1] - there[1]) < STILL
+        reference_centre = centre(reference)
+        return abs(here[0] - reference_centre[0]) + abs(here[1] - reference_centre[1]) < STILL
     if position == "inside":
         return is_inside(edited, reference)
     if position in BESIDE:

@@ -14,9 +14,9 @@ from rewardedit.regions.base import EditRegions, Instances
 from rewardedit.scorers.bpm.checks import Box, JudgeConfig, position_judge, size_judge
 
 
-def boxes_of(found: Instances) -> list[Box]:
+def boxes_of(instances: Instances) -> list[Box]:
     """Boxes as plain tuples, the most confident first."""
-    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in found.boxes.tolist()]
+    return [(x0, y0, x1, y1) for x0, y0, x1, y1 in instances.boxes.tolist()]
 
 
 def size_verdict(regions: EditRegions, parsed: ParsedEdit, config: JudgeConfig) -> float:

@@ -12,9 +12,9 @@ from torch import Tensor
 from rewardedit.batch import EditBatch
 from rewardedit.devices import is_training_device
 from rewardedit.scorers import Scorer
-from rewardedit.training.blueprint import Blueprint
 from rewardedit.training.latents import encode_batch_size
-from rewardedit.training.meta import FULL, HALF, OVERHEAD, Bytes, parameters, peak_memory, weights
+from rewardedit.training.memory.blueprint import Blueprint
+from rewardedit.training.memory.peak import FULL, HALF, OVERHEAD, Bytes, parameters, peak_memory, weights
 from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import (
     TrainConfig,

@@ -154,13 +154,13 @@ class _WholeNumbers(TorchFunctionMode):
 
 def _indices(index: Any) -> Any:
     """An index with its tensors on `meta`; a mask becomes the positions where it is true."""
-    found: list[Any] = []
+    indices: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
         if isinstance(part, Tensor) and part.dtype == torch.bool and not part.is_meta:
-            found += map(_to_meta, part.nonzero(as_tuple=True))
+            indices += map(_to_meta, part.nonzero(as_tuple=True))
         else:
-            found.append(_to_meta(part))
-    return tuple(found)
+            indices.append(_to_meta(part))
+    return tuple(indices)
 
 
 def _to_meta(value: Any) -> Any:

@@ -1,18 +1,22 @@
-"""An editor without weights, for estimates of the memory that a training of it needs."""
+"""Editors without weights, for estimates of the memory and time that a training of them needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import diffusers
 import torch
+import transformers
 from torch import Tensor, nn
+from transformers import AutoConfig
 
-from rewardedit.diffusion.families import Conditioning, EditFamily
+from rewardedit.diffusion.families import Conditioning, EditFamily, require_family
 from rewardedit.diffusion.quantized import largest_layer, saved_bytes
+from rewardedit.models import pretrained, resolve_model
 from rewardedit.models.four_bit import Bits
-from rewardedit.training.meta import FULL, HALF, parameters, peak_memory
-from rewardedit.training.trainable import autocast_type
+from rewardedit.training.memory.peak import FULL, HALF, parameters, peak_memory
+from rewardedit.training.trainable import autocast_type, require_pipeline
 
 
 @dataclass(frozen=True)
@@ -109,3 +113,91 @@ class Blueprint:
             called = peak_memory(lambda: self.predict(self.unet), half).peak
             decoded = peak_memory(lambda: self.family.decode(self.vae, self.latents(1)), half).peak
         return max(self.family.guided_rows * called, decoded)
+
+
+def load_blueprint(name: str, size: int) -> Blueprint:
+    """Loads an editor without weights, from the configurations in its folder.
+
+    Raises:
+        ValueError: if there is no such pipeline, or it is a LoRA.
+    """
+    family = load_family(name)
+    index = pipeline_config(name)
+    text_encoders = []
+    with torch.device("meta"):
+        denoiser, vae = (_without_weights(name, index, part) for part in (family.denoiser_name, "vae"))
+        for part in sorted(index):
+            if part.startswith("text_encoder") and index[part][0] is not None:
+                config = pretrained.load(AutoConfig, resolve_model(name), subfolder=part)
+                text_encoders.append(_class_of(index, part, transformers.PreTrainedModel)(config))
+    return Blueprint.make(family, denoiser, vae, text_encoders, size)
+
+
+def _without_weights(name: str, index: dict[str, Any], part: str) -> Any:
+    """A part of a pipeline that is diffusers' own."""
+    kind = _class_of(index, part, diffusers.ModelMixin)
+    return kind.from_config(sub_config(kind, name, part))
+
+
+def _class_of(index: dict[str, Any], part: str, base: type) -> Any:
+    """The class of a part, by the pipeline's index file.
+
+    Raises:
+        ValueError: if it is no model of that library.
+    """
+    library = transformers if issubclass(base, transformers.PreTrainedModel) else diffusers
+    name = str(index.get(part, (None, None))[1])
+    kind = getattr(library, name, None)
+    if not isinstance(kind, type) or not issubclass(kind, base):
+        raise ValueError(
+            f"{part}: expected a model of {library.__name__}; got {name[:80]}; use a stock pipeline"
+        )
+    return kind
+
+
+def pipeline_config(name: str) -> dict[str, Any]:
+    """Index of a pipeline: library and class of each part, by name.
+
+    Raises:
+        ValueError: if there is no such pipeline.
+    """
+    try:
+        return pretrained.load_index(resolve_model(name))
+    except OSError as error:
+        raise ValueError(
+            f"editor {name!r} is not there ({str(error).splitlines()[0]}); give a folder, or a hub name "
+            "online"
+        ) from error
+
+
+def load_family(name: str) -> EditFamily:
+    """Family of a base editor, found without loading its weights.
+
+    Raises:
+        ValueError: if there is no such pipeline, it is a LoRA, or it cannot be an editor.
+    """
+    require_pipeline(name)
+    return require_family(name, pipeline_config(name))
+
+
+def load_scheduler(name: str) -> Any:
+    """Scheduler of a base editor, loaded without its weights.
+
+    Raises:
+        ValueError: if there is no such pipeline, or it is a LoRA.
+    """
+    require_pipeline(name)
+    kind = getattr(diffusers, pipeline_config(name)["scheduler"][1])
+    return kind.from_config(sub_config(kind, name, "scheduler"))
+
+
+def sub_config(kind: Any, name: str, subfolder: str) -> Any:
+    """Configuration of a part of a pipeline, for a class of diffusers.
+
+    Raises:
+        ValueError: if the pipeline has no such part.
+    """
+    try:
+        return kind.load_config(resolve_model(name), subfolder=subfolder)
+    except OSError as error:
+        raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error

@@ -4,19 +4,19 @@ import pytest
 
 from rewardedit.data import DataConfig
 from rewardedit.trainers import refl
-from rewardedit.training import savers
-from rewardedit.training.estimate import load_blueprint
-from rewardedit.training.memory import training_memory
-from rewardedit.training.meta import GIB
-from rewardedit.training.monitor import MonitorConfig
-from rewardedit.training.reward import RewardConfig
-from rewardedit.training.savers import (
+from rewardedit.training.memory import savers
+from rewardedit.training.memory.blueprint import load_blueprint
+from rewardedit.training.memory.peak import GIB
+from rewardedit.training.memory.savers import (
     candidates,
     fit_to_card,
     fit_training,
     memory_of_feedback,
     memory_of_pairs,
 )
+from rewardedit.training.memory.stages import training_memory
+from rewardedit.training.monitor import MonitorConfig
+from rewardedit.training.reward import RewardConfig
 from rewardedit.training.trainable import TrainConfig
 
 TRAIN = TrainConfig(batch_size=12, memory="auto", tracker="none")

@@ -10,11 +10,11 @@ from rewardedit.batch import EditBatch
 from rewardedit.language.vlm import Vlm, load_processor, naming
 from rewardedit.models import pretrained, resolve_model
 from rewardedit.scorers.adiee import Adiee
-from rewardedit.training.estimate import time_line
-from rewardedit.training.memory import MOMENTS
-from rewardedit.training.meta import FULL, OVERHEAD, peak_memory, table, weights
+from rewardedit.training.memory.peak import FULL, OVERHEAD, peak_memory, table, weights
+from rewardedit.training.memory.stages import MOMENTS
 from rewardedit.training.score_token import losses
 from rewardedit.training.scorer_settings import TrainConfig
+from rewardedit.training.timing import time_line
 from rewardedit.training.trainable import autocast_type
 
 WORDS = 20  # words of a long instruction

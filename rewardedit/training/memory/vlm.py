@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardedit.training.memory import MOMENTS
-from rewardedit.training.meta import FULL, OVERHEAD, peak_memory
+from rewardedit.training.memory.peak import FULL, OVERHEAD, peak_memory
+from rewardedit.training.memory.stages import MOMENTS
 from rewardedit.training.vlm_lora import linear_layers
 
 ANSWER = 128  # tokens of a long answer

@@ -8,9 +8,9 @@ import torch
 
 from rewardedit.processes import print_on_main, processes
 from rewardedit.scorers import Scorer
-from rewardedit.training.blueprint import Blueprint
-from rewardedit.training.memory import refl_memory, training_memory
-from rewardedit.training.meta import GIB
+from rewardedit.training.memory.blueprint import Blueprint
+from rewardedit.training.memory.peak import GIB
+from rewardedit.training.memory.stages import refl_memory, training_memory
 from rewardedit.training.trainable import TrainConfig
 
 SHARE = 0.9  # of a card's memory that a training may take
