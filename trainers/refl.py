@@ -52,7 +52,7 @@ from rewardedit.training.monitor import (
     training_data,
     watched,
 )
-from rewardedit.training.reward import RewardConfig, load_rewards, reward_loss
+from rewardedit.training.reward import RewardConfig, load_rewards, reward_in_bf16, reward_loss
 from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, rollout_scheduler
 from rewardedit.training.savers import fit_to_this_gpu, fit_training, memory_of_feedback
@@ -272,8 +272,11 @@ def train_variant(
     """Trains one variant, the monitor watching, and says in monitor.json and monitor.html what it saw."""
     reward = variant_reward(config, variant)
 
+    judge = shared.scorers[spec_name(reward.scorer)]
+
     def tune(monitor: Monitor) -> Path:
-        return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
+        with reward_in_bf16(judge, config.train.has_half_weights):
+            return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
 
     train_watched(prompts, shared.scorers, folder, config.monitor, config.train, config.base, tune)
 
