@@ -191,7 +191,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # Rollouts ask a reward-conditioned base for its best.
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")
-    rollouts = RolloutPrompts(cache, cache.texts(editor, RewardLabels(labels.prompt, best)), *sources)
+    texts = cache.texts(editor, RewardLabels(labels.prompt, best))
+    rollouts = RolloutPrompts(cache, texts, *sources, rounded=fitted.graphs)
     del editor
     shared = SharedInputs(scorers, scale, cache, labels, rollouts)
 
@@ -272,10 +273,8 @@ def train_variant(
     """Trains one variant, the monitor watching, and says in monitor.json and monitor.html what it saw."""
     reward = variant_reward(config, variant)
 
-    judge = shared.scorers[spec_name(reward.scorer)]
-
     def tune(monitor: Monitor) -> Path:
-        with reward_in_bf16(judge, config.train.has_half_weights):
+        with reward_in_bf16(shared.scorers[spec_name(reward.scorer)], config.train.has_half_weights):
             return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
 
     train_watched(prompts, shared.scorers, folder, config.monitor, config.train, config.base, tune)
@@ -307,7 +306,7 @@ def finetune(
     loop = tuning.loop
     for step in loop.steps():
         micro_batches = tuning.micro_batches(step)
-        with loop.autocast():
+        with loop.autocast(), tuning.rollouts():
             # Denoise all rows of the update without gradient.
             started = rollouts.start(micro_batches, step)
         for i, micro in enumerate(micro_batches):

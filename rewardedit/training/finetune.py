@@ -4,7 +4,7 @@ Each method has its own loop in its own file; see `rewardedit.training.loop`.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.replaying import replay_calls
 from rewardedit.diffusion.saving import save_editor
 from rewardedit.models.half_weights import HalfWeights
 from rewardedit.processes import print_on_main, processes
@@ -132,6 +133,8 @@ class Finetuning:
         print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
         # In place: rollouts run the same blocks with the weights of the moment.
         self.compilation = compile_blocks(self.modules.unet) if config.compile else None
+        # Below the autocast that accelerate puts around the calls.
+        self.replay = replay_calls(self.modules.unet, enabled=False) if config.graphs else None
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(
@@ -241,6 +244,12 @@ class Finetuning:
         prompt = self.labels.prompt
         return Editor(pipe, settings, prompt, self.modules.embedding, quantize=bits, half=self.half)
 
+    def rollouts(self) -> AbstractContextManager[None]:
+        """Context of rollouts, whose calls without gradient are replayed with `train.graphs`. Recordings stay
+        from one rollout to the next: the same adapters are at work, and weights change in place.
+        """
+        return nullcontext() if self.replay is None else self.replay.within()
+
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Context within which the editor can encode texts and sample."""
@@ -280,8 +289,9 @@ class Finetuning:
         """
         self.loop.finish()
         self._rows_of.close()
-        if self.compilation is not None:
-            print_on_main(str(self.compilation))
+        for record in (self.compilation, self.replay):
+            if record is not None:
+                print_on_main(str(record))
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             with nullcontext() if self.offloaded is None else self.offloaded.registered():

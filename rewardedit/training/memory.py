@@ -215,6 +215,7 @@ def refl_memory(
     looked = config.monitor.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())
     )
+    rolled = _rollouts(editor, train, reward, processes) if reward.weight else 0
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
         stages["scores"] = weights(first) + reward.score_batch_size * scoring(editor, first)
@@ -223,12 +224,14 @@ def refl_memory(
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
     if reward.weight:
-        stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
+        stages["rollouts"] = needed.resident + needed.casts + rolled
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
     for name in STEPS & stages.keys():
         stages[name] -= halved
+        if train.graphs and name != "rollouts":  # recordings keep their memory
+            stages[name] += rolled
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
@@ -282,6 +285,8 @@ def online_memory(
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + looked
     stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
+    for name in STEPS & stages.keys() - {"rollouts"}:
+        stages[name] += called if train.graphs else 0  # recordings keep their memory
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 

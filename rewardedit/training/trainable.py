@@ -62,6 +62,9 @@ class TrainConfig(LoopConfig):
     attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster one
     # compile the blocks that the denoiser repeats with torch.compile, for its steps and for rollouts
     compile: bool = False
+    # on a GPU, record the denoiser's calls in rollouts as CUDA graphs and replay them with the weights of the
+    # moment; a recording keeps the memory of a call
+    graphs: bool = False
     # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
     encode_batch_size: int | None = None
     validate_every: int = 0  # updates between two validations; 0: none
