@@ -34,6 +34,7 @@ from rewardedit.training.loop import step_generator
 from rewardedit.training.memory import refl_memory
 from rewardedit.training.monitor import MonitorConfig
 from rewardedit.training.old_policy import reference
+from rewardedit.training.online import OnlineConfig
 from rewardedit.training.prompt_cache import TextCache
 from rewardedit.training.reward import RewardConfig, reward_loss
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, slot_noise
@@ -327,21 +328,18 @@ def test_graphs_are_refused_without_rollouts(tiny_editor):
     with pytest.raises(ValueError, match=message):
         reward_conditioned.Config("x", DATA, RelabelConfig(scorer="l1"), tiny_editor, train=train)
     with pytest.raises(ValueError, match=message):
-        dpo.Config(**settings(tiny_editor, {"graphs": True}))
+        dpo.Config(**settings(tiny_editor, {"graphs": True}, reward=OnlineConfig("l1")))
 
 
-def test_texts_of_recorded_calls_have_few_lengths():
+def test_texts_of_recorded_calls_have_few_lengths(shared):
     arrays = {"embeds": np.ones((3, 90, 4), np.float16), "lengths": np.array([70, 3, 1], np.int32)}
     texts = TextCache(arrays, torch.arange(2), torch.full((2,), 2), torch.zeros(2).long(), 0)
-
-    class Latents:
-        def latents(self, rows):
-            return None, torch.zeros(len(rows), 4, 2, 2)
-
     shapes = {}
     for rounded in (False, True):
-        prompts: Any = RolloutPrompts(Latents(), texts, np.zeros(0), {}, rounded)
+        prompts = replace(shared.rollouts, texts=texts, rounded=rounded)
         cond = prompts.conditioning(torch.tensor([0, 1]), torch.device("cpu"))
+        assert cond.null_embeds is not None
+        assert cond.lengths is not None
         shapes[rounded] = (cond.embeds.shape[1], cond.null_embeds.shape[1], cond.lengths.tolist())
         assert not cond.embeds[:, 90:].any()
     assert shapes == {False: (70, 1, [70, 3]), True: (128, 64, [70, 3])}
