@@ -6,18 +6,20 @@ optimizer, alternately. Samples per second, peak memory and time by part; the sm
 Stable Diffusion 1.5's size with CUDA.
 """
 
+import gc
 import multiprocessing
-import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import torch
 from command_line import read_command_line
 from sd15 import make_pipeline, make_vifi_clip
+from speed_measures import RESET, memory_mib
 from torch import Tensor
 
 from rewardedit import EditBatch, devices, load_editor, load_scorer
@@ -244,18 +246,21 @@ def measure_memory(make: Callable[[], Work], way: str) -> float:
 
 
 def peak(make: Callable[[], Work], way: str) -> float:
-    """Peak GiB of two steps, including models: of the device's memory,
-    or of the process on a CPU.
+    """Peak GiB of two steps, including models: of the device's memory, or of the process on a CPU, without
+    what loading the models took at its most.
     """
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     work = make()
+    gc.collect()
+    if RESET.exists():
+        RESET.write_text("5")
     for _ in range(2):
         WAYS[way](work, Clock(work.pipe.device))
     if work.pipe.device.type == "cuda":
         return torch.cuda.max_memory_allocated() / 2**30
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return memory_mib("VmHWM") / 1024 if RESET.exists() else getrusage(RUSAGE_SELF).ru_maxrss / 2**20
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ with its own generator, one call of the same scorer for all 8, and the best imag
 pairs that alternate which of the two comes first; the ratio is stock's time over ours.
 """
 
-import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
 from command_line import read_command_line
+from speed_measures import Ways, measure_path
 from torch import Tensor
 
 from rewardedit import EditBatch, SamplingConfig, best_of_n, load_editor, load_scorer
@@ -53,45 +51,33 @@ def stock(
     return images[int(scores.score.argmax())]
 
 
-def measure(
-    rounds: int = ROUNDS, steps: tuple[int, ...] = STEPS, n: int = CANDIDATES
-) -> dict[str, dict[str, float]]:
-    """Ratio of the two times, stock's over ours, for each number of steps: the median over all pairs, half
-    of the range between their quartiles, and the number of pairs.
-    """
+def ways(steps: int, n: int) -> Ways:
+    """Best of n in so many steps, by the stock pipeline and by `best_of_n`."""
     samples = Shapes("val").batch(0, 1)
     editor = load_editor("shapes/editor", device="cpu")
     scorer = load_scorer(SCORER, checkpoint="shapes/clip")
-    given = (editor, scorer, samples.source, samples.instruction[0], n)
-    out = {}
-    for number in steps:
-        settings = replace(editor.settings, num_inference_steps=number)
-        ways = {"stock": partial(stock, *given, settings), "ours": partial(ours, *given, settings)}
-        out[f"best of {n}, {number} steps"] = compare(ways, rounds)
-    return out
+    settings = replace(editor.settings, num_inference_steps=steps)
+    given = (editor, scorer, samples.source, samples.instruction[0], n, settings)
+    return {"plain": partial(stock, *given), "ours": partial(ours, *given)}
 
 
-def compare(ways: dict[str, Callable[[], Tensor]], rounds: int) -> dict[str, float]:
-    """Ratio of the times of "stock" and "ours" in interleaved pairs, after one pair to warm up.
-
-    Raises:
-        ValueError: if the two choose different images.
-    """
-    chosen = {name: work() for name, work in ways.items()}
-    difference = float((chosen["stock"] - chosen["ours"]).abs().max())
+def require_same(ways: Ways) -> None:
+    """Raises ValueError if the two choose different images."""
+    difference = float((ways["plain"]() - ways["ours"]()).abs().max())
     if difference > 1e-3:
         raise ValueError(f"expected the same image from both; they differ by {difference:.3g}")
 
-    ratios = []
-    for number in range(rounds):
-        times = {}
-        for name in list(ways) if number % 2 else reversed(ways):
-            began = time.perf_counter()
-            ways[name]()
-            times[name] = time.perf_counter() - began
-        ratios.append(times["stock"] / times["ours"])
-    quarters = statistics.quantiles(ratios, n=4)
-    return {"ratio": statistics.median(ratios), "spread": (quarters[2] - quarters[0]) / 2, "n": rounds}
+
+def measure(
+    rounds: int = ROUNDS, steps: tuple[int, ...] = STEPS, n: int = CANDIDATES, memory: bool = True
+) -> dict[str, dict[str, float]]:
+    """The figures of `measure_path` for each number of steps."""
+    out = {}
+    for number in steps:
+        make = partial(ways, number, n)
+        require_same(make())
+        out[f"best of {n}, {number} steps"] = measure_path(make, rounds, memory=memory)
+    return out
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Command: python benchmarks/speed_cpu.py [PART …]
 
 Parts: rollout, best_of, reading; all without a word. Writes results/speed-cpu.json:
-{path: {ratio, spread, n}}. The ratio is the other's time over ours, the median of n pairs;
-the spread is half of its interquartile range.
+{path: {ratio, spread, n, seconds, limit_gflops, limit_share, mib, mib_plain}}. The ratio is the other's time
+over ours, the median of n pairs; the spread is half of its interquartile range; see `speed_measures.py`.
 """
 
 import importlib
@@ -19,7 +19,7 @@ RESULT = ROOT / "benchmarks" / "results" / "speed-cpu.json"
 
 
 def measure(parts: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    """Ratio, spread and number of pairs of each path of these parts.
+    """Figures of each path of these parts.
 
     Raises:
         ValueError: for a part that there is not.

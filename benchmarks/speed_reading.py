@@ -2,16 +2,16 @@
 
 Rows of two images each, from the bytes of their files to a batch in [0, 1]: by the library, and by plain
 lines that make floating-point of each image and then resize it. SSIM: with its five blurs as one, and one
-after the other, three channels at a time. On one thread, as a process that reads ahead has, in pairs that
-alternate which of the two comes first; a ratio is the time of the plain lines over the library's.
+after the other, three channels at a time; and the scorer beside torchmetrics' function. On one thread, as a
+process that reads ahead has, in pairs that alternate which of the two comes first; a ratio is the time of
+the other over the library's.
 """
 
 import io
-import statistics
-import time
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from importlib.util import find_spec
 
 import numpy as np
 import skimage.data
@@ -19,11 +19,13 @@ import torch
 import torch.nn.functional as F
 from command_line import read_command_line
 from PIL import Image
+from speed_measures import Ways, matrix_limit, measure_path
 from torch import Tensor
 
 from rewardedit.batch import EditBatch, EditSample
 from rewardedit.data import read_batches
 from rewardedit.images import load_pil
+from rewardedit.scorers import load_scorer
 from rewardedit.scorers.preservation import RIM, SIGMA, ssim_map
 
 ROUNDS = 15
@@ -97,45 +99,52 @@ def ssim_plainly(x: Tensor, y: Tensor) -> Tensor:
     return brightness * structure
 
 
-def compare(plain: Callable[[], Any], ours: Callable[[], Any], rounds: int) -> dict[str, float]:
-    """Ratio of the times of two functions in interleaved pairs, after one pair to warm up: the median, half
-    of the range between the quartiles, and the number of pairs.
-    """
-    plain()
-    ours()
-    ratios = []
-    for number in range(rounds):
-        times = {}
-        for work in (plain, ours) if number % 2 else (ours, plain):
-            began = time.perf_counter()
-            work()
-            times[work] = time.perf_counter() - began
-        ratios.append(times[plain] / times[ours])
-    quarters = statistics.quantiles(ratios, n=4)
-    return {"ratio": statistics.median(ratios), "spread": (quarters[2] - quarters[0]) / 2, "n": rounds}
+def reading(kind: str, rows: int, side: int, size: int) -> Ways:
+    """Rows of files of a format that are read."""
+    files = Files(kind, rows, side)
+    return {"plain": partial(read_plainly, files, size), "ours": partial(read, files, size)}
+
+
+def blurring(rows: int, side: int, size: int) -> Ways:
+    """SSIM's map of rows."""
+    batch = read(Files("PNG", rows, side), size)[0]
+    images = (batch.source, batch.edited)
+    return {"plain": partial(ssim_plainly, *images), "ours": partial(ssim_map, *images)}
+
+
+def scoring(rows: int, side: int, size: int) -> Ways:
+    """SSIM of rows by torchmetrics, which counts windows across the images' rim too, and by the scorer."""
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    batch = read(Files("PNG", rows, side), size)[0]
+    theirs = partial(structural_similarity_index_measure, data_range=1.0, reduction="none")
+    return {
+        "plain": partial(theirs, batch.edited, batch.source),
+        "ours": partial(load_scorer("ssim"), batch),
+    }
 
 
 def measure(
-    rounds: int = ROUNDS, rows: int = ROWS, side: int = SIDE, size: int = SIZE
+    rounds: int = ROUNDS, rows: int = ROWS, side: int = SIDE, size: int = SIZE, memory: bool = True
 ) -> dict[str, dict[str, float]]:
-    """Ratio, spread and number of pairs of each comparison."""
+    """The figures of `measure_path` of each comparison; that with torchmetrics where it is installed."""
+    paths = {}
+    for kind in FORMATS:
+        paths[f"reading two {kind} of {side} px to {size}"] = partial(reading, kind, rows, side, size)
+    paths["ssim against the five blurs one by one"] = partial(blurring, rows, side, size)
+    if find_spec("torchmetrics") is None:
+        print("ssim against torchmetrics: left out, as torchmetrics is not installed", file=sys.stderr)
+    else:
+        paths["ssim against torchmetrics"] = partial(scoring, rows, side, size)
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    matrix_limit.cache_clear()
     try:
-        found = {}
-        for kind in FORMATS:
-            files = Files(kind, rows, side)
-            ways = (partial(read_plainly, files, size), partial(read, files, size))
-            found[f"reading two {kind} of {side} px to {size}"] = compare(*ways, rounds)
-
-        batch = read(Files("PNG", rows, side), size)[0]
-        x = batch.source
-        y = batch.edited
-        ways = (partial(ssim_plainly, x, y), partial(ssim_map, x, y))
-        found["ssim against the five blurs one by one"] = compare(*ways, rounds)
+        return {path: measure_path(make, rounds, memory=memory) for path, make in paths.items()}
     finally:
         torch.set_num_threads(threads)
-    return found
+        matrix_limit.cache_clear()
 
 
 if __name__ == "__main__":

@@ -5,42 +5,37 @@ rolls out inside each micro-batch, ours takes the steps without gradient once fo
 CPU, in pairs that alternate which of the two comes first; the ratio is the papers' time over ours.
 """
 
-import statistics
-import time
+from functools import partial
 
+import torch
 from command_line import read_command_line
-from refl import WAYS, Clock, Work, small
+from refl import WAYS, Clock, small
+from speed_measures import Ways, measure_path
 
+from rewardedit import devices
 from rewardedit.cli import quiet
 
 ROWS = 8
 MICRO_BATCH = 2
 STEPS = 50
 ROUNDS = 7
+NAMES = {"plain": "papers", "ours": "ours"}  # of the loops
 
 
-def measure(rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, dict[str, float]]:
-    """Ratio of the two times: the median over all pairs, half of the range between their quartiles, and the
-    number of pairs.
-    """
+def ways(steps: int) -> Ways:
+    """An update by each of the two loops."""
     work = small(ROWS, steps, MICRO_BATCH)
-    ratios = []
-    for number in range(rounds + 1):
-        times = {}
-        for way in list(WAYS) if number % 2 else reversed(WAYS):
-            times[way] = seconds(work, way)
-        if number:  # the first pair warms up
-            ratios.append(times["papers"] / times["ours"])
-    quarters = statistics.quantiles(ratios, n=4)
-    found = {"ratio": statistics.median(ratios), "spread": (quarters[2] - quarters[0]) / 2, "n": rounds}
+    found = {}
+    for name, way in NAMES.items():
+        found[name] = partial(WAYS[way], work, Clock(work.pipe.device))
+    return found
+
+
+def measure(rounds: int = ROUNDS, steps: int = STEPS, memory: bool = True) -> dict[str, dict[str, float]]:
+    """The figures of `measure_path`."""
+    dtype = torch.bfloat16 if devices.computes_in_bf16() else torch.float32
+    found = measure_path(partial(ways, steps), rounds, dtype, memory)
     return {f"refl update, micro-batches of {MICRO_BATCH} in {ROWS} rows": found}
-
-
-def seconds(work: Work, way: str) -> float:
-    """Seconds of an update."""
-    began = time.perf_counter()
-    WAYS[way](work, Clock(work.pipe.device))
-    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -66,11 +66,15 @@ def refl_step(result: Result) -> str:
 
 
 def speed_cpu(result: Result) -> str:
-    """Time of what a user would run instead over ours, by path."""
+    """Time of what a user would run instead over ours, our memory and share of the CPU's limit, by path."""
     rows = []
     for path, found in sorted(result["paths"].items()):
-        rows.append((path, f"{found['ratio']:.2f}×", f"± {found['spread']:.2f}", str(found["n"])))
-    return markdown(("path", "faster", "spread", "pairs"), rows, measured(result))
+        memory = f"{found['mib']:.0f} / {found['mib_plain']:.0f}" if "mib" in found else "–"
+        share = f"{100 * found['limit_share']:.0f} %" if "limit_share" in found else "–"
+        time = (f"{found['ratio']:.2f}×", f"± {found['spread']:.2f}", str(found["n"]))
+        rows.append((path, *time, memory, share))
+    head = ("path", "faster", "spread", "pairs", "MiB, ours / other", "of the matrix limit")
+    return markdown(head, rows, measured(result))
 
 
 def startup(result: Result) -> str:

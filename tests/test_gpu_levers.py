@@ -7,7 +7,10 @@ from torch import nn
 from rewardedit import devices
 from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import SamplingConfig, as_editor
+from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.replaying import replay_calls
+from rewardedit.diffusion.rollout import RolloutConfig, rollout
+from rewardedit.models.half_weights import half_weights
 from rewardedit.training.loop import LoopConfig, TrainLoop, make_accelerator
 from rewardedit.training.memory.savers import card_memory
 from rewardedit.training.optimizer import AdamW
@@ -60,6 +63,44 @@ def test_replayed_steps_edit_alike():
         assert (edited - plain).abs().max() < 1e-3
     assert replay.failure is None
     assert len(replay.recorded) == 1
+
+
+def test_replayed_rollouts_follow_the_weights_under_autocast():
+    pipe = tiny_pipeline().to("cuda")
+    family, unet = family_of(pipe), pipe.unet.requires_grad_(False).train()
+    noise = torch.randn(2, unet.config.out_channels, 8, 8, device="cuda")
+    words = torch.randn(2, 77, unet.config.cross_attention_dim, device="cuda")
+    cond = Conditioning(words, torch.randn_like(noise))
+
+    def roll() -> torch.Tensor:
+        with devices.autocast("cuda"):
+            return rollout(family, unet, pipe.scheduler, noise, cond, RolloutConfig(3, grad_steps=0)).float()
+
+    replay = replay_calls(unet, enabled=False)
+    found = []
+    for _ in range(2):
+        plain = roll()
+        with replay.within():
+            found.append(roll())
+        assert (found[-1] - plain).abs().max() < 0.02 * plain.abs().max()
+        unet.conv_out.weight.mul_(2)
+    assert not torch.equal(*found)
+    assert (replay.failure, replay.made, replay.as_they_are) == (None, 1, 0)
+
+
+def test_half_weights_pass_the_same_gradient_under_autocast():
+    vae = tiny_pipeline().to("cuda").vae.requires_grad_(False)
+    latents = torch.randn(2, vae.config.latent_channels, 8, 8, device="cuda")
+    found = []
+    for modules in ([], [vae]):
+        given = latents.clone().requires_grad_()
+        with half_weights(modules), devices.autocast("cuda"):
+            image = vae.decode(given, return_dict=False)[0]
+            image.float().square().mean().backward()
+        found.append((image.detach().float(), given.grad))
+    for one, other in zip(*found, strict=True):
+        assert (one - other).abs().max() < 0.02 * one.abs().max()
+    assert vae.dtype == torch.float32
 
 
 def test_tf32_is_near_fp32_and_the_card_is_known(monkeypatch):

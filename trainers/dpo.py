@@ -94,6 +94,7 @@ class Config(OnlineRecipe):
             require_unset(self.preference, ("unmasked",), "without reward.noise_mask; give that too")
         if self.pairs == "data":
             require_unset(self.reward, OF_ROLLOUTS, "on pairs of data; leave it out, or take pairs=rollouts")
+            require_unset(self.train, ("graphs",), "without rollouts; leave it out", "train.")
             options = ("times", "reference_every")
             require_unset(self.preference, options, "on pairs of data; leave it out, or take pairs=rollouts")
             return
@@ -236,7 +237,8 @@ def tune_on_rollouts(
     for step in loop.steps():
         if old is not None and every and step % every == 0:
             old.follow(0.0)  # the reference becomes the current editor
-        rollout = rollouts.make(step, loop)
+        with tuning.rollouts():
+            rollout = rollouts.make(step, loop)
         chosen = RolloutPairs.choose(rollout, settings.group_size, groups, loss_settings.unmasked)
         for part in chosen.split(size):
             ids = [cache.ids[row] for row in part.best.rows.tolist()]

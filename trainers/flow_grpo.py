@@ -126,6 +126,7 @@ class NoisyRollouts:
         self.loop = tuning.loop
         self.denoiser = tuning.modules.unet
         self.micro_batch_size = tuning.micro_batch_size
+        self.replayed = tuning.rollouts
         self.old = OldPolicy(self.denoiser)
         self.sampler = StochasticSampler(
             tuning.editor.family, pipe.scheduler, config.noise, config.reward.rollout(), like
@@ -151,7 +152,7 @@ class NoisyRollouts:
             self.old.follow(0.0)
         if update == 0 or self.current is None:
             self.window = self.config.window(number)
-            with self.old.active():
+            with self.old.active(), self.replayed():
                 self.current = self.rollouts.make(number, self.loop)
 
         share = len(self.current) // self.config.reward.updates

@@ -194,7 +194,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
     for step in loop.steps():
         number, part = divmod(step, settings.updates)
         if part == 0 or rollout is None:  # a resumed run makes the same images again
-            with old.active():
+            with old.active(), tuning.rollouts():
                 rollout = rollouts.make(number, loop)
         for images in micro_batches(rollout, part, settings.updates, tuning.micro_batch_size):
             ids = [inputs.prompts.cache.ids[row] for row in images.rows.tolist()]

@@ -54,7 +54,7 @@ from rewardedit.training.monitor import (
     training_data,
     watched,
 )
-from rewardedit.training.reward import RewardConfig, load_rewards, reward_loss
+from rewardedit.training.reward import RewardConfig, load_rewards, reward_in_bf16, reward_loss
 from rewardedit.training.reward_scale import fit_reward_scale
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, rollout_scheduler
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
@@ -192,7 +192,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # Rollouts ask a reward-conditioned base for its best.
     best = [len(labels.prompt.words) - 1 if labels.prompt else 0] * len(rows)
     sources = cache_sources(rows, config.data, folder / "sources")
-    rollouts = RolloutPrompts(cache, cache.texts(editor, RewardLabels(labels.prompt, best)), *sources)
+    texts = cache.texts(editor, RewardLabels(labels.prompt, best))
+    rollouts = RolloutPrompts(cache, texts, *sources, rounded=fitted.graphs)
     del editor
     shared = SharedInputs(scorers, scale, cache, labels, rollouts)
 
@@ -276,7 +277,8 @@ def train_variant(
     reward = variant_reward(config, variant)
 
     def tune(monitor: Monitor) -> Path:
-        return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
+        with reward_in_bf16(shared.scorers[spec_name(reward.scorer)], config.train.has_half_weights):
+            return finetune(config.train, config.base, reward, shared, monitor, folder, resume)
 
     train_watched(prompts, shared.scorers, folder, config.monitor, config.train, config.base, tune)
 
@@ -307,7 +309,7 @@ def finetune(
     loop = tuning.loop
     for step in loop.steps():
         micro_batches = tuning.micro_batches(step)
-        with loop.autocast():
+        with loop.autocast(), tuning.rollouts():
             # Denoise all rows of the update without gradient.
             started = rollouts.start(micro_batches, step)
         for i, micro in enumerate(micro_batches):

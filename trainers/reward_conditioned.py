@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from rewardedit import devices
+from rewardedit.config import require_unset
 from rewardedit.data import DataConfig, require_size
 from rewardedit.data.bad_rows import require_few, require_share, unreadable_rows
 from rewardedit.data.worlds import WORLDS
@@ -79,6 +80,7 @@ class Config:
         require_size(self.data)
         require_variants(self.variants)
         require_judge(self.evaluate, rewards_of(self).values())
+        require_unset(self.train, ("graphs",), "without rollouts; leave it out", "train.")
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:

@@ -39,6 +39,7 @@ from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
 from rewardedit.models import pretrained, resolve_model
 from rewardedit.models.four_bit import Bits
+from rewardedit.models.half_weights import HalfWeights
 from rewardedit.prepared import Prepared
 from rewardedit.reward_prompt import RewardEmbedding, RewardPrompt
 
@@ -83,6 +84,7 @@ class Editor:
     # images that the VAE decodes at a time: all, until memory runs out
     decoded_at_once: BatchSize = field(default_factory=lambda: BatchSize(ALL))
     quantize: Bits | None = None  # bits of its large frozen parts; None: as they were loaded
+    half: HalfWeights | None = None  # frozen weights that are held in bf16; None: as they were loaded
 
     def __call__(
         self,

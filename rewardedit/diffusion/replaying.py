@@ -9,7 +9,8 @@ What else Python chose while a call was recorded stays as it was, until `Replay.
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +50,9 @@ class Replay:
     recordings give theirs back.
     """
 
-    def __init__(self, denoiser: nn.Module) -> None:
+    def __init__(self, denoiser: nn.Module, enabled: bool = True) -> None:
         self.denoiser = denoiser
+        self.enabled = enabled  # False: all calls run as they are, and count nowhere
         self.forward: Callable[..., Any] = denoiser.forward
         self.recorded: dict[str, Recording] = {}  # the least recently used first
         self.too_large: set[str] = set()  # calls whose recording does not fit into memory
@@ -72,6 +74,8 @@ class Replay:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self.enabled:
+            return self.forward(*args, **kwargs)
         values, _ = tree_flatten((args, kwargs))
         tensors = [value for value in values if isinstance(value, Tensor)]
         is_on_gpu = self.can_record(tensors)
@@ -82,6 +86,18 @@ class Replay:
                 return recording(tensors)
         self.as_they_are += 1
         return self.forward(*args, **kwargs)
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Within this context calls are recorded and replayed even where `enabled` is False: those of a
+        training's rollouts, while other adapters are at work in its losses.
+        """
+        before = self.enabled
+        self.enabled = True
+        try:
+            yield
+        finally:
+            self.enabled = before
 
     def release(self) -> bool:
         """Drops all recordings and their memory; later calls are recorded anew. True if there were any."""
@@ -217,12 +233,15 @@ def _describe(call: Any) -> str:
     return repr((layout, kinds, autocast))
 
 
-def replay_calls(denoiser: nn.Module) -> Replay:
+def replay_calls(denoiser: nn.Module, enabled: bool = True) -> Replay:
     """Makes a denoiser record and replay its calls, in place.
+
+    Args:
+        enabled: everywhere; False: in `Replay.within` alone.
 
     Returns:
         The record of it, to print once something was sampled.
     """
-    replay = Replay(denoiser)
+    replay = Replay(denoiser, enabled)
     denoiser.forward = replay
     return replay

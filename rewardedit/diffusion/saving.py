@@ -1,5 +1,6 @@
 """Saving of editors, so that stock diffusers and `load_editor` load them."""
 
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ def save_editor(editor: Editor, folder: Path, *, base: str | None = None) -> Non
         raise ValueError("quantize: a pipeline in 4 bits is not saved whole; load it with quantize=None")
     with replaced(folder) as aside:
         aside.mkdir()
-        _write_editor(editor, aside, base)
+        with nullcontext() if editor.half is None else editor.half.in_fp32():
+            _write_editor(editor, aside, base)
 
 
 def _load_in_full_precision(folder: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rewardedit.regions.boxes import pairwise_iou
-from rewardedit.regions.differences import Box, Detection, Difference, pixel_boxes
+from rewardedit.regions.differences import Detection, Difference, pixel_boxes
 
 SAME = 0.5  # least IoU of two boxes that stand for one difference
 
@@ -58,5 +58,5 @@ def _halved(one: Difference) -> Difference:
 def _mean(one: Difference, other: Difference) -> Difference:
     total = one.confidence + other.confidence
     share = one.confidence / total if total > 0 else 0.5
-    box: Box = tuple(a * share + b * (1 - share) for a, b in zip(one.box, other.box, strict=True))
-    return replace(one, box=box, confidence=total / 2)
+    x0, y0, x1, y1 = (a * share + b * (1 - share) for a, b in zip(one.box, other.box, strict=True))
+    return replace(one, box=(x0, y0, x1, y1), confidence=total / 2)

@@ -32,6 +32,8 @@ class Scorer(nn.Module):
     range: tuple[float, float] = (-math.inf, math.inf)  # lowest and highest score
     differentiable: bool = False  # has a gradient with respect to `edited`
     required_fields: frozenset[str] = frozenset()  # EditBatch fields beyond source, instruction and edited
+    # weights of linear and convolutional layers may be in bf16 where autocast computes in it
+    allows_half_weights: bool = False
     paper: str = ""  # where the score is defined
     # scorers that share weights or a kind of measurement; for a sum, its members' families joined by +
     family: str = "custom"

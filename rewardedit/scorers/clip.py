@@ -49,6 +49,7 @@ class ClipScorer(Scorer):
 
     range = (-1.0, 1.0)
     differentiable = True
+    allows_half_weights = True
     family = "clip"
 
     def __init__(self, model: Any, tokenizer: Any, preprocess: Preprocess) -> None:

@@ -186,6 +186,7 @@ class Lpips(Preservation):
     range = (-float("inf"), 0.0)
     paper = "Zhang et al. 2018"
     family = "lpips"
+    allows_half_weights = True
 
     def __init__(self, network: LpipsNetwork, region: str = "all", against: str = "source") -> None:
         super().__init__(region, against)
@@ -220,6 +221,7 @@ class FeatureSimilarity(Preservation):
 
     range = (-1.0, 1.0)
     family = "custom"
+    allows_half_weights = True
 
     def __init__(
         self, model: Any, preprocess: Preprocess, region: str = "all", against: str = "source"

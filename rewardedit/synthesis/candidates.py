@@ -33,6 +33,7 @@ class CandidatesConfig:
     batch_size: int = 8  # images edited at a time
     seed: int = 42  # seed of row 0; row i has this + i
     dtype: str | None = None  # type of the editor's weights; None: float16 on a GPU, float32 on a CPU
+    graphs: bool = False  # on a GPU, record the editor's steps as CUDA graphs and replay them
 
     def __post_init__(self) -> None:
         if not self.editors:
@@ -42,6 +43,7 @@ class CandidatesConfig:
                 "image_guidance_scale",
                 "batch_size",
                 "dtype",
+                "graphs",
             )
             require_unset(self, sampling, "without editors; name some, or leave it out")
 
@@ -53,6 +55,7 @@ class CandidatesConfig:
             guidance_scale=self.guidance_scale,
             image_guidance_scale=self.image_guidance_scale,
             dtype=self.dtype,
+            graphs=self.graphs,
         )
 
 

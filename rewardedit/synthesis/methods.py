@@ -24,6 +24,7 @@ from rewardedit.diffusion.edits import Edits
 from rewardedit.diffusion.schedulers import set_ddim, set_scheduler
 from rewardedit.diffusion.text_to_image import load_text_to_image
 from rewardedit.images import fit, load_image
+from rewardedit.processes import print_on_main
 from rewardedit.synthesis.label_rules import Grade
 from rewardedit.untrusted import file_name, is_system_error
 
@@ -68,6 +69,7 @@ Method = Callable[[EditRequests], Edits | Float[Tensor, "b 3 h w"]]
 # other kinds but `folder` use a text-to-image model and two captions.
 Kind = Literal["editor", "sdedit", "diffedit", "pix2pix_zero", "cycle_diffusion", "folder", "inpainting"]
 
+_GRAPHS = ("graphs",)
 _KEPT = ("cross_attention_guidance",)
 _STRENGTH = ("strength",)
 _INVERTS = ("image_guidance_scale", "scheduler")  # methods that invert sample with the same scheduler
@@ -75,12 +77,12 @@ _SAMPLING = ("num_inference_steps", "guidance_scale", "dtype")
 # Settings that each kind of method does not use.
 UNUSED: dict[Kind, tuple[str, ...]] = {
     "editor": (*_KEPT, *_STRENGTH),
-    "sdedit": ("image_guidance_scale", *_KEPT),
-    "diffedit": (*_INVERTS, *_KEPT),
-    "pix2pix_zero": (*_INVERTS, *_STRENGTH),
-    "cycle_diffusion": (*_INVERTS, *_KEPT),
-    "folder": (*_SAMPLING, *_INVERTS, *_KEPT, *_STRENGTH),
-    "inpainting": (*_INVERTS, *_KEPT, *_STRENGTH),
+    "sdedit": ("image_guidance_scale", *_GRAPHS, *_KEPT),
+    "diffedit": (*_INVERTS, *_GRAPHS, *_KEPT),
+    "pix2pix_zero": (*_INVERTS, *_GRAPHS, *_STRENGTH),
+    "cycle_diffusion": (*_INVERTS, *_GRAPHS, *_KEPT),
+    "folder": (*_SAMPLING, *_INVERTS, *_GRAPHS, *_KEPT, *_STRENGTH),
+    "inpainting": (*_INVERTS, *_GRAPHS, *_KEPT, *_STRENGTH),
 }
 
 
@@ -104,6 +106,7 @@ class MethodConfig:
     scheduler: Literal["ddim", "euler_ancestral"] | None = None
     cross_attention_guidance: float = 0.15  # weight of the source's attention in Pix2Pix-Zero
     dtype: str | None = None  # type of the weights; None: float16 on a GPU, float32 on a CPU
+    graphs: bool = False  # on a GPU, record an editor's steps as CUDA graphs and replay them
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -143,7 +146,10 @@ def load_method(config: MethodConfig, policy: str = "crop") -> Method:
 def edit_with(config: MethodConfig) -> Method:
     """Method that samples from an editor that follows instructions."""
     dtype = devices.inference_dtype(config.dtype)
-    editor = load_editor(config.model, device=devices.default_device(), dtype=dtype)
+    device = devices.default_device()
+    if config.graphs and device == "cpu":
+        print_on_main("graphs: not recorded (no GPU)")
+    editor = load_editor(config.model, device=device, dtype=dtype, graphs=config.graphs)
     set_scheduler(editor.pipe, config.scheduler)
     settings = SamplingConfig(config.num_inference_steps, config.guidance_scale, config.image_guidance_scale)
 

@@ -3,8 +3,8 @@
 Each method has its own loop in its own file; see `rewardedit.training.loop`.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.noising import conditioning_dropout
+from rewardedit.diffusion.replaying import replay_calls
 from rewardedit.diffusion.saving import save_editor
+from rewardedit.models.half_weights import HalfWeights
 from rewardedit.processes import print_on_main, processes
 from rewardedit.training.latents import LatentCache
 from rewardedit.training.loop import TrainLoop, batch_rows, make_accelerator, step_generator
@@ -35,6 +37,7 @@ from rewardedit.training.trainable import (
     RewardLabels,
     TrainConfig,
     autocast_type,
+    frozen_parts,
     load_base,
     make_optimizer,
     make_trainable,
@@ -130,6 +133,8 @@ class Finetuning:
         print_on_main(str(set_attention(self.modules.unet, config.attention, dtype, cache.shape[-1])))
         # In place: rollouts run the same blocks with the weights of the moment.
         self.compilation = compile_blocks(self.modules.unet) if config.compile else None
+        # Below the autocast that accelerate puts around the calls.
+        self.replay = replay_calls(self.modules.unet, enabled=False) if config.graphs else None
 
         optimizer = make_optimizer(config, self.modules)
         lr_scheduler = get_scheduler(
@@ -155,6 +160,8 @@ class Finetuning:
         )
         self.scheduler = self.editor.family.training_scheduler(self.editor.pipe.scheduler)
         self.texts: TextCache = cache.texts(self.editor, labels)
+        # Prompts are encoded by now.
+        self.half = HalfWeights(frozen_parts(self.editor.pipe)) if config.has_half_weights else None
         self.offloaded: OffloadedTextEncoders | None = None
         if config.offload_text_encoder:
             self.offloaded = OffloadedTextEncoders(self.editor.pipe, self.accelerator.device)
@@ -232,17 +239,29 @@ class Finetuning:
         return tensor.pin_memory() if self.accelerator.device.type == "cuda" else tensor
 
     def current_editor(self) -> Editor:
-        """The editor with its current weights; it encodes texts within `text_encoders`."""
+        """The editor with its current weights; it samples within `sampling`."""
         pipe, settings, bits = self.editor.pipe, self.editor.settings, self.editor.quantize
-        return Editor(pipe, settings, self.labels.prompt, self.modules.embedding, quantize=bits)
+        prompt = self.labels.prompt
+        return Editor(pipe, settings, prompt, self.modules.embedding, quantize=bits, half=self.half)
 
-    def text_encoders(self) -> AbstractContextManager[None]:
-        """Context within which the editor can encode texts."""
-        return nullcontext() if self.offloaded is None else self.offloaded.in_use()
+    def rollouts(self) -> AbstractContextManager[None]:
+        """Context of rollouts, whose calls without gradient are replayed with `train.graphs`. Recordings stay
+        from one rollout to the next: the same adapters are at work, and weights change in place.
+        """
+        return nullcontext() if self.replay is None else self.replay.within()
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Context within which the editor can encode texts and sample."""
+        with (
+            nullcontext() if self.offloaded is None else self.offloaded.in_use(),
+            nullcontext() if self.half is None else self.loop.autocast(),
+        ):
+            yield
 
     def check(self, monitor: Monitor, step: int) -> bool:
         """Lets the monitor evaluate the current weights; returns True to stop training."""
-        with self.text_encoders():
+        with self.sampling():
             return monitor.check(self.current_editor(), step)
 
     def is_validation_step(self) -> bool:
@@ -258,7 +277,7 @@ class Finetuning:
         folder = self.folder / "validation" / f"step-{step:06d}"
         rows, data = self.cache.rows, self.cache.data
         count = self.config.validation_rows
-        save_previews(self.current_editor(), rows, data, count, folder, self.text_encoders())
+        save_previews(self.current_editor(), rows, data, count, folder, self.sampling())
         if self.accelerator.log_with:
             processes().wait_for_everyone()  # each process has written its share
             if processes().is_main_process:
@@ -270,8 +289,9 @@ class Finetuning:
         """
         self.loop.finish()
         self._rows_of.close()
-        if self.compilation is not None:
-            print_on_main(str(self.compilation))
+        for record in (self.compilation, self.replay):
+            if record is not None:
+                print_on_main(str(record))
         out = self.folder / self.config.result
         if self.accelerator.is_main_process:
             with nullcontext() if self.offloaded is None else self.offloaded.registered():

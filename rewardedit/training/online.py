@@ -318,7 +318,7 @@ def prepare(recipe: OnlineRecipe, folder: Path) -> OnlineInputs:
     best = len(prompt.words) - 1 if prompt else 0
     labels = RewardLabels(prompt, [best] * len(rows))
     sources = cache_sources(rows, recipe.data, folder / "sources")
-    prompts = RolloutPrompts(cache, cache.texts(editor, labels), *sources)
+    prompts = RolloutPrompts(cache, cache.texts(editor, labels), *sources, rounded=recipe.train.graphs)
     masks_on = recipe.reward.device or device
     masks = load_noise_masks(recipe.reward.noise_mask, rows, recipe.data, folder / "masks", masks_on)
     usable = torch.tensor([row for row in range(len(rows)) if row not in cache.unreadable])

@@ -23,7 +23,7 @@ def save_previews(
     data: DataConfig,
     n: int,
     folder: Path,
-    text_encoders: AbstractContextManager[None],
+    sampling: AbstractContextManager[None],
 ) -> None:
     """Writes source and edit of the first n rows side by side, as 00.png …; each process writes its share.
     Streamed rows are taken from the first file.
@@ -31,14 +31,14 @@ def save_previews(
     A preview that fails does not end the run: a warning gives the reason.
 
     Args:
-        text_encoders: context within which the editor can encode texts.
+        sampling: context within which the editor can encode texts and sample.
     """
     state = processes()
     if isinstance(rows, StreamedRows):
         rows = rows.files[0].rows()
     settings = SamplingConfig(STEPS, editor.settings.guidance_scale, editor.settings.image_guidance_scale)
     folder.mkdir(parents=True, exist_ok=True)
-    with _warned("previews"), text_encoders:
+    with _warned("previews"), sampling:
         for i in range(state.process_index, min(n, len(rows)), state.num_processes):
             with _warned(f"preview of row {i}"):
                 batch = collate([rows[i]], require_size(data), data.resize)

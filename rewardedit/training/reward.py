@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from rewardedit.config import shown
 from rewardedit.diffusion.rollout import RolloutConfig, Scored
+from rewardedit.models.half_weights import HalfWeights, half_weights
 from rewardedit.processes import print_on_main
 from rewardedit.reward_prompt import RewardScale
 from rewardedit.scorer_spec import ScorerSpec, resolve_spec, spec_name
 from rewardedit.scorers import Scorer, load_scorer
-from rewardedit.scorers.base import no_gradient
+from rewardedit.scorers.base import Combination, no_gradient
 
 GRADED = (0.0, 10.0)  # range for which the papers' hinge of 10 is the maximum
 STEEP = 10.0  # ratio of steepest to flattest slope above which a mapping is reported
@@ -235,6 +237,21 @@ def load_rewards(reward: ScorerSpec, held_out: ScorerSpec) -> dict[str, Scorer]:
         error = no_gradient(type(first), f"{spec_name(reward)} with these options")
         raise ValueError(f"reward.scorer: {error}")
     return {spec_name(reward): first, spec_name(held_out): load_scorer(held_out, device="cpu")}
+
+
+def with_half_weights(scorer: Scorer) -> list[Scorer]:
+    """The scorer, or the members of a combination, whose weights may be in bf16 under autocast."""
+    if not isinstance(scorer, Combination):
+        return [scorer] if scorer.allows_half_weights else []
+    allowed = []
+    for _, member in scorer.named():
+        allowed += with_half_weights(member)
+    return allowed
+
+
+def reward_in_bf16(scorer: Scorer, enabled: bool) -> AbstractContextManager[HalfWeights]:
+    """Context in which the weights of `with_half_weights` are held in bf16, if enabled."""
+    return half_weights(with_half_weights(scorer) if enabled else [])
 
 
 def require_effect(config: RewardConfig, scale: RewardScale | None, scores: Sequence[float]) -> None:

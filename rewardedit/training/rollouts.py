@@ -25,6 +25,7 @@ from rewardedit.training.loop import step_generator
 from rewardedit.training.prompt_cache import TextCache
 from rewardedit.training.reward import RewardConfig
 
+TEXT_MULTIPLE = 64  # tokens, where calls are recorded
 REFERENCE_SEED = 1_000_003  # so that the reference distance's noise differs from the rollouts'
 
 
@@ -72,6 +73,8 @@ class RolloutPrompts:
     texts: TextCache
     images: np.ndarray  # (n, 3, s, s) uint8, the sources
     captions: dict[str, list[str]]  # source_caption, target_caption, if any row has one
+    # padded embeddings have a multiple of TEXT_MULTIPLE tokens, so that recorded calls have few shapes
+    rounded: bool = False
 
     def batch(self, rows: Int[Tensor, " b"], edited: Float[Tensor, "b 3 h w"]) -> EditBatch:
         """Batch of the rows with their edits, for a scorer."""
@@ -89,6 +92,10 @@ class RolloutPrompts:
         texts, _ = self.texts.take(rows, torch.zeros(len(rows), dtype=torch.bool))
         texts.pop("tokens", None)
         values = {**texts, **self.texts.null_texts(rows), "source": self.cache.latents(rows)[1]}
+        for name in ("embeds", "null_embeds"):
+            if self.rounded and name.replace("embeds", "lengths") in values:  # what is behind them is masked
+                missing = -values[name].shape[1] % TEXT_MULTIPLE
+                values[name] = F.pad(values[name], (0, 0, 0, missing))
         return Conditioning(**{name: value.to(device) for name, value in values.items()})
 
 

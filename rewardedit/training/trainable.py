@@ -42,8 +42,11 @@ class TrainConfig(LoopConfig):
     # text encoder in CPU memory between previews and checks, which alone use it: prompts are encoded before
     # the training. Each of them then takes some seconds longer
     offload_text_encoder: bool = False
-    # auto: on a GPU, smaller micro-batches, text encoder offloading and gradient checkpointing are taken as
-    # far as the card needs them
+    # weights of the frozen VAE and text encoders, and of ReFL's reward where its scorer allows it, in bf16
+    # from the first step on: steps compute the same, previews and checks compute with autocast
+    frozen_in_bf16: bool = False
+    # auto: on a GPU, smaller micro-batches, bf16 for frozen parts, text encoder offloading and gradient
+    # checkpointing are taken as far as the card needs them
     memory: Literal["given", "auto"] = "given"
     conditioning_dropout: float = 0.05  # share of rows without text, without both, and without image, each
     # γ of the min-SNR weighting of the diffusion loss; None: all time steps have the same weight
@@ -59,6 +62,9 @@ class TrainConfig(LoopConfig):
     attention: Backend = "auto"  # kernel of the UNet's attention; auto takes the faster one
     # compile the blocks that the denoiser repeats with torch.compile, for its steps and for rollouts
     compile: bool = False
+    # on a GPU, record the denoiser's calls in rollouts as CUDA graphs and replay them with the weights of the
+    # moment; a recording keeps the memory of a call
+    graphs: bool = False
     # images that the VAE encodes at a time; None: 2 million pixels' worth, at most 64
     encode_batch_size: int | None = None
     validate_every: int = 0  # updates between two validations; 0: none
@@ -85,10 +91,17 @@ class TrainConfig(LoopConfig):
                 "offload_text_encoder: the text encoder is trained, and needed in each step; leave one of it "
                 "and text_encoder_lr out"
             )
+        if self.frozen_in_bf16:
+            require_half_weights(self)
         if not 0 <= self.conditioning_dropout <= 1 / 3:
             raise ValueError(
                 f"conditioning_dropout: expected a share from 0 to 1/3; got {self.conditioning_dropout}"
             )
+
+    @property
+    def has_half_weights(self) -> bool:
+        """True if frozen parts are held in bf16 on this machine, which must compute in it."""
+        return self.frozen_in_bf16 and devices.precision_here(self.mixed_precision) == "bf16"
 
     @property
     def result(self) -> str:
@@ -111,6 +124,19 @@ class TrainConfig(LoopConfig):
                 f"a forward pass; got {self.batch_size}; take {nearest}, or another micro_batch_size"
             )
         return micro, self.batch_size // unit
+
+
+def require_half_weights(config: TrainConfig) -> None:
+    """Raises ValueError for a training in another type, or of the text encoder too."""
+    if config.mixed_precision != "bf16":
+        raise ValueError(
+            f"frozen_in_bf16: expected mixed_precision: bf16; got {config.mixed_precision}; set it, or leave "
+            "frozen_in_bf16 out"
+        )
+    if config.text_encoder_lr:
+        raise ValueError(
+            "frozen_in_bf16: the text encoder is trained; leave one of it and text_encoder_lr out"
+        )
 
 
 @dataclass
@@ -241,6 +267,15 @@ def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
     for part in module.modules():
         if isinstance(part, nn.LayerNorm | nn.GroupNorm):
             part.float()
+
+
+def frozen_parts(pipe: Any) -> list[nn.Module]:
+    """The autoencoder and text encoders of a pipeline."""
+    parts = []
+    for name, module in pipe.components.items():
+        if (name == "vae" or name.startswith("text_encoder")) and isinstance(module, nn.Module):
+            parts.append(module)
+    return parts
 
 
 def require_source_channels(takes_source: bool, config: TrainConfig) -> None:

@@ -10,11 +10,13 @@ from skimage import data
 
 from rewardedit import EditBatch, Scores, WeightedSum, load_scorer
 from rewardedit.images import fit, to_tensor
+from rewardedit.models.half_weights import half_weights
 from rewardedit.scorer_spec import with_options
 from rewardedit.scorers import Scorer
 from rewardedit.scorers.base import FunctionScorer
 from rewardedit.scorers.load import BUILT_IN
 from rewardedit.shapes import Shapes, ShapesBatch, corrupt_targets
+from rewardedit.training.reward import with_half_weights
 from tests.models import save_dino, small
 
 ROWS = 14  # two of each kind of edit
@@ -183,6 +185,25 @@ def test_bf16_is_near_fp32(spec, scorer, samples, good):
     with torch.autocast("cpu", torch.bfloat16):
         rough = scorer(make_batch(samples, samples.target)).score
     assert (rough - good.score).abs().nanmedian() < BF16.get(spec, 0.05)
+
+
+def test_allowed_weights_in_bf16_change_nothing_under_autocast(scorer, samples):
+    allowed = with_half_weights(scorer)
+    if not allowed:
+        return
+    batch = make_batch(samples, samples.source.lerp(samples.target, 0.7))[:2]
+    found = []
+    for modules in ([], allowed):
+        edited = batch.edited.clone().requires_grad_()
+        with half_weights(modules) as held, torch.autocast("cpu", torch.bfloat16):
+            score = scorer(batch.with_edited(edited)).score
+            score.float().sum().backward()
+        found.append((score.detach(), edited.grad, held))
+    (score, gradient, _), (other_score, other_gradient, held) = found
+    assert torch.equal(score, other_score)
+    assert torch.equal(gradient, other_gradient)
+    assert not held.originals, "they are put back"
+    torch.testing.assert_close(scorer(batch).score, score.float(), rtol=0, atol=1.0)
 
 
 def test_inference_mode_changes_no_score_and_no_later_gradient(scorer, samples):

@@ -257,6 +257,17 @@ def test_the_gradients_of_pixel_scores_are_right(name):
     )
 
 
+def test_ssim_is_torchmetrics_inside_the_rim():
+    """Golden: the mean over windows inside the image of the map that torchmetrics 1.9.0 returns in float64,
+    structural_similarity_index_measure(b, a, data_range=1.0, return_full_image=True)[1][..., 5:-5, 5:-5]; its
+    own value, 0.661685860, counts windows across the rim too.
+    """
+    h, w = torch.meshgrid(torch.arange(24.0), torch.arange(20.0), indexing="ij")
+    a = torch.stack([h / 23, w / 19, (h + w) / 42])[None]
+    score = load_scorer("ssim")(EditBatch(a, ["darker"], a.square())).score
+    assert score.item() == pytest.approx(0.747985251, abs=1e-5)
+
+
 def test_the_gradients_of_ssim_and_of_region_means_are_right():
     torch.manual_seed(0)
     x = torch.rand(1, 2, 12, 12).double()

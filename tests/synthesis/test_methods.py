@@ -1,16 +1,21 @@
 """Editing methods through real diffusers pipelines of tiny models."""
 
 import errno
+from dataclasses import replace
 from types import SimpleNamespace
 
 import diffusers
 import pytest
 import torch
 
+from rewardedit.batch_sizes import HELD
+from rewardedit.diffusion import replaying
 from rewardedit.diffusion.schedulers import set_scheduler
 from rewardedit.images import fit, to_pil
+from rewardedit.synthesis.candidates import CandidatesConfig
 from rewardedit.synthesis.methods import EditRequests, MethodConfig, edit_rows, load_method
 from tests.models import tiny_pipeline, tiny_unet
+from tests.reruns import Rerun
 
 SIDE = 32
 STEPS = {"num_inference_steps": 4, "guidance_scale": 3.0}
@@ -113,6 +118,25 @@ def test_an_editor_follows_instructions(tmp_path):
     bare = EditRequests(one.ids, one.source, one.instruction, one.seeds)
     made = edit_rows(load_method(config), config, bare)
     assert [image.shape for image in made] == [(3, SIDE, SIDE)] * 2
+
+
+def test_recorded_steps_of_an_editor_edit_the_same(tmp_path, monkeypatch, capsys):
+    tiny_pipeline().save_pretrained(tmp_path)
+    config = MethodConfig(model=str(tmp_path), **STEPS, image_guidance_scale=1.2)
+    plain = edit_rows(load_method(config), config, wanted(2))
+    recorded = replace(config, graphs=True)
+    without_a_gpu = load_method(recorded)
+    assert capsys.readouterr().out == "graphs: not recorded (no GPU)\n"
+    monkeypatch.setattr(replaying, "Replay", Rerun)
+    for method in (without_a_gpu, load_method(recorded)):
+        found = edit_rows(method, recorded, wanted(2))
+        assert all(torch.equal(*pair) for pair in zip(plain, found, strict=True))
+    assert sum(replay.calls for replay in HELD if isinstance(replay, Rerun)) == STEPS["num_inference_steps"]
+    assert CandidatesConfig(("x",), graphs=True).method("x").graphs
+    with pytest.raises(ValueError, match="graphs: has no effect on kind: sdedit"):
+        MethodConfig("sdedit", "x", graphs=True)
+    with pytest.raises(ValueError, match="graphs: has no effect without editors"):
+        CandidatesConfig(graphs=True)
 
 
 def test_outputs_from_elsewhere_are_found_by_the_row_s_id(tmp_path):

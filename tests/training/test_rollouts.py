@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler, UNet2DConditionModel
@@ -15,12 +16,16 @@ from safetensors.torch import load_file
 from torch.nn.modules.module import register_module_forward_hook
 
 from rewardedit import load_editor, load_scorer
+from rewardedit.batch_sizes import HELD
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.diffusion import replaying
 from rewardedit.diffusion.compiling import compile_blocks
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.rollout import rollout
 from rewardedit.files import read_log
+from rewardedit.relabel import RelabelConfig
+from rewardedit.trainers import dpo, nft, reward_conditioned
 from rewardedit.trainers.refl import Config, SharedInputs, finetune, require_rollouts, variant_reward
 from rewardedit.training.estimate import UnetCalls, unet_calls
 from rewardedit.training.finetune import Finetuning
@@ -29,9 +34,14 @@ from rewardedit.training.loop import step_generator
 from rewardedit.training.memory.blueprint import load_blueprint
 from rewardedit.training.memory.stages import refl_memory
 from rewardedit.training.monitor import MonitorConfig
+from rewardedit.training.old_policy import reference
+from rewardedit.training.online import OnlineConfig
+from rewardedit.training.prompt_cache import TextCache
 from rewardedit.training.reward import RewardConfig, reward_loss
 from rewardedit.training.rollouts import RewardRollouts, RolloutPrompts, slot_noise
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
+from tests.online import parts, settings
+from tests.reruns import Rerun
 
 DATA = DataConfig("shapes", limit=16, size=32)
 CLIP_D = {"clip_d": {"checkpoint": "shapes/clip"}}
@@ -262,6 +272,80 @@ def test_compiled_blocks_train_the_same_lora(compiled, tiny_editor, shared, tmp_
         torch.testing.assert_close(graphs[name], weight, rtol=1e-3, atol=1e-5)
 
 
+@pytest.fixture
+def rerun(monkeypatch):
+    """Recorded calls are run again, without a GPU."""
+    monkeypatch.setattr(replaying, "Replay", Rerun)
+    yield
+    HELD.clear()
+
+
+def test_replayed_rollouts_train_the_same(rerun, tiny_editor, shared, tmp_path, capsys):
+    reward = replace(REWARD, num_inference_steps=(3,))
+    for name, asked in (("plain", False), ("graphs", True)):
+        train = replace(FAST, max_steps=2, graphs=asked)
+        trained(tiny_editor, shared, tmp_path / name, reward, train)
+    plain, graphs = (tmp_path / name for name in ("plain", "graphs"))
+    assert read_log(plain) == read_log(graphs)
+    assert torch.equal(change(plain, tiny_editor), change(graphs, tiny_editor))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("graphs: ")]
+    assert re.fullmatch(r"graphs: 1 recorded in .* s; 0 calls ran as they are", line)
+
+
+def test_recordings_of_the_old_policy_outlive_its_updates(rerun, tiny_editor, tmp_path):
+    """Losses between the rollouts compute with other adapters, and record nothing."""
+    found = []
+    for name, asked in (("plain", False), ("graphs", True)):
+        recipe = nft.Config(**settings(tiny_editor, {"graphs": asked}))
+        inputs, tuning, old, rollouts = parts(recipe, tmp_path / name)
+        images = []
+        for number in range(2):
+            with old.active(), tuning.rollouts():
+                images.append(rollouts.make(number, tuning.loop).latents)
+            with torch.no_grad(), reference(tuning.modules.unet):
+                cond = inputs.prompts.conditioning(torch.arange(6), torch.device("cpu"))
+                tuning.editor.family.predict(tuning.modules.unet, images[-1], torch.tensor([5] * 6), cond)
+            with torch.no_grad():
+                for weight, _ in old.pairs:
+                    weight.add_(0.1)
+            old.follow(0.0)
+        found.append(torch.stack(images))
+        assert (tuning.replay is not None) == asked
+        if tuning.replay is not None:
+            assert tuning.replay.made == 1
+            assert tuning.replay.calls == 2 * recipe.reward.num_inference_steps
+    assert torch.equal(found[0], found[1])
+
+
+def test_without_a_gpu_rollouts_run_as_they_are(tiny_editor, shared, tmp_path, capsys):
+    train = replace(FAST, batch_size=2, graphs=True)
+    trained(tiny_editor, shared, tmp_path, replace(REWARD, num_inference_steps=(3,)), train)
+    assert "graphs: not recorded (no GPU)" in capsys.readouterr().out
+
+
+def test_graphs_are_refused_without_rollouts(tiny_editor):
+    train = replace(FAST, graphs=True)
+    message = r"train\.graphs: has no effect without rollouts; leave it out"
+    with pytest.raises(ValueError, match=message):
+        reward_conditioned.Config("x", DATA, RelabelConfig(scorer="l1"), tiny_editor, train=train)
+    with pytest.raises(ValueError, match=message):
+        dpo.Config(**settings(tiny_editor, {"graphs": True}, reward=OnlineConfig("l1")))
+
+
+def test_texts_of_recorded_calls_have_few_lengths(shared):
+    arrays = {"embeds": np.ones((3, 90, 4), np.float16), "lengths": np.array([70, 3, 1], np.int32)}
+    texts = TextCache(arrays, torch.arange(2), torch.full((2,), 2), torch.zeros(2).long(), 0)
+    shapes = {}
+    for rounded in (False, True):
+        prompts = replace(shared.rollouts, texts=texts, rounded=rounded)
+        cond = prompts.conditioning(torch.tensor([0, 1]), torch.device("cpu"))
+        assert cond.null_embeds is not None
+        assert cond.lengths is not None
+        shapes[rounded] = (cond.embeds.shape[1], cond.null_embeds.shape[1], cond.lengths.tolist())
+        assert not cond.embeds[:, 90:].any()
+    assert shapes == {False: (70, 1, [70, 3]), True: (128, 64, [70, 3])}
+
+
 class Keeper(DPMSolverMultistepScheduler):
     def step(self, *args: Any, **options: Any) -> Any:
         self.tree = object()
@@ -297,3 +381,7 @@ def test_memory_of_rollouts_follows_the_rows_that_are_taken_together(tiny_editor
         needed[rows] = refl_memory(config, blueprint, scorers)
     assert needed[None]["rollouts"] > needed[2]["rollouts"]
     assert needed[None]["step"] == needed[2]["step"]
+    graphs = refl_memory(replace(config, train=replace(FAST, graphs=True)), blueprint, scorers)
+    kept = graphs["step"] - needed[2]["step"]
+    assert graphs["update"] - needed[2]["update"] == kept > 0, "recordings keep their memory"
+    assert graphs["rollouts"] == needed[2]["rollouts"] > kept

@@ -31,6 +31,7 @@ class Fitted:
         return (
             f"memory: auto takes micro_batch_size={train.micro_batch_size}, "
             f"gradient_checkpointing={str(train.gradient_checkpointing).lower()}, "
+            f"frozen_in_bf16={str(train.frozen_in_bf16).lower()}, "
             f"offload_text_encoder={str(train.offload_text_encoder).lower()}: "
             f"{self.needed / GIB:.1f} of {self.card / GIB:.1f} GiB"
         )
@@ -122,8 +123,9 @@ def fit_to_card(
 def candidates(train: TrainConfig, processes: int = 1) -> Iterator[TrainConfig]:
     """Settings to try, the cheapest first, with the same updates up to rounding.
 
-    Smaller micro-batches that still fill a GPU cost next to nothing; an offloaded text encoder is moved
-    twice for each check; gradient checkpointing computes each forward pass twice; micro-batches of fewer rows
+    Smaller micro-batches that still fill a GPU cost next to nothing; frozen parts in bf16, of a training that
+    computes in it, change previews and checks by rounding; an offloaded text encoder is moved twice for each
+    check; gradient checkpointing computes each forward pass twice; micro-batches of fewer rows
     leave a GPU waiting, and come last. What is given or was taken already stays.
     """
     most, passes = train.micro_batches(processes)
@@ -132,14 +134,17 @@ def candidates(train: TrainConfig, processes: int = 1) -> Iterator[TrainConfig]:
     others = [rows for rows in sizes if rows not in filling]
     checkpointing = train.gradient_checkpointing
     offloading = train.offload_text_encoder or not train.text_encoder_lr
-    tried = [(rows, checkpointing, train.offload_text_encoder) for rows in filling]
-    tried += [(rows, checkpointing, offloading) for rows in filling]
-    tried += [(rows, True, offloading) for rows in (*filling, *others)]
-    for rows, checkpointed, offloaded in dict.fromkeys(tried):
+    halving = train.frozen_in_bf16 or (train.mixed_precision == "bf16" and not train.text_encoder_lr)
+    tried = [(rows, train.frozen_in_bf16, checkpointing, train.offload_text_encoder) for rows in filling]
+    tried += [(rows, halving, checkpointing, train.offload_text_encoder) for rows in filling]
+    tried += [(rows, halving, checkpointing, offloading) for rows in filling]
+    tried += [(rows, halving, True, offloading) for rows in (*filling, *others)]
+    for rows, halved, checkpointed, offloaded in dict.fromkeys(tried):
         yield replace(
             train,
             memory="given",
             micro_batch_size=rows,
             gradient_checkpointing=checkpointed,
+            frozen_in_bf16=halved,
             offload_text_encoder=offloaded,
         )

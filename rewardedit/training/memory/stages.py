@@ -11,11 +11,12 @@ from torch import Tensor
 
 from rewardedit.batch import EditBatch
 from rewardedit.devices import is_training_device
+from rewardedit.models.half_weights import bytes_saved, half_weights
 from rewardedit.scorers import Scorer
 from rewardedit.training.latents import encode_batch_size
 from rewardedit.training.memory.blueprint import Blueprint
 from rewardedit.training.memory.peak import FULL, HALF, OVERHEAD, Bytes, parameters, peak_memory, weights
-from rewardedit.training.reward import RewardConfig
+from rewardedit.training.reward import RewardConfig, with_half_weights
 from rewardedit.training.trainable import (
     TrainConfig,
     add_lora,
@@ -26,6 +27,8 @@ from rewardedit.training.trainable import (
 )
 
 SCORE_BATCH = 64  # edits scored at a time to rank them, the default of relabelling
+# stages while a training takes steps, with frozen parts as `train.frozen_in_bf16` has them
+STEPS = {"rollouts", "step", "update", "previews", "watching"}
 # bytes of optimizer state per trained parameter, at most
 MOMENTS = {"adamw": 8, "adamw8bit": 2, "muon": 8}
 
@@ -69,8 +72,13 @@ def finetuning_memory(
     if train.text_encoder_lr:
         learned += sum(map(parameters, editor.text_encoders))
         encoders = 0
+    frozen += parameters(editor.vae) * editor.number + encoders
+    unhalved = frozen  # until the first step
+    if train.frozen_in_bf16:
+        frozen -= bytes_saved([editor.vae, *editor.text_encoders])
+        encoders -= bytes_saved(editor.text_encoders)
     offloaded = encoders if train.offload_text_encoder else 0
-    frozen += parameters(editor.vae) * editor.number + encoders - offloaded
+    frozen -= offloaded
     # Weights and gradients; the optimizer; moving averages; DistributedDataParallel's buckets.
     each = 2 * FULL + MOMENTS[train.optimizer] + FULL * bool(train.ema) + FULL * (processes > 1)
 
@@ -82,16 +90,18 @@ def finetuning_memory(
             max(reward.num_inference_steps or ()) if reward.grad_steps is None else reward.grad_steps
         )
         parts += [call] * with_gradient * (editor.family.guided_rows if reward.guidance_scale else 1)
-        parts += [
-            _decoding(editor, reward, micro_batch, half),
-            _scoring(editor, scorer, reward, micro_batch, half),
-        ]
+        cast = [editor.vae, *with_half_weights(scorer)] if train.frozen_in_bf16 else []
+        with half_weights(cast):
+            parts += [
+                _decoding(editor, reward, micro_batch, half),
+                _scoring(editor, scorer, reward, micro_batch, half),
+            ]
     if reward is not None and reward.reference_weight:
         parts.append(call)
     step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
     casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
     before = each - FULL - MOMENTS[train.optimizer]  # neither gradients nor the optimizer's state yet
-    loaded = frozen + offloaded + before * learned
+    loaded = unhalved + before * learned
     return Training(frozen + each * learned, offloaded, step, FULL * learned, casts, loaded)
 
 
@@ -201,9 +211,11 @@ def refl_memory(
     first, *_ = [scorer.to("meta") for scorer in scorers.values()]
     resident = sum(map(weights, scorers.values()))
     needed = finetuning_memory(editor, train, processes, reward, first)
+    halved = bytes_saved(with_half_weights(first)) if train.frozen_in_bf16 else 0
     looked = config.monitor.batch_size * max(
         editor.sampled, *(scoring(editor, scorer) for scorer in scorers.values())
     )
+    rolled = _rollouts(editor, train, reward, processes) if reward.weight else 0
     stages = {}
     if reward.scale != "none" or reward.loss == "hinge":
         stages["scores"] = weights(first) + reward.score_batch_size * scoring(editor, first)
@@ -212,10 +224,14 @@ def refl_memory(
         + (train.encode_batch_size or encode_batch_size(editor.size)) * editor.encoded
     )
     if reward.weight:
-        stages["rollouts"] = needed.resident + needed.casts + _rollouts(editor, train, reward, processes)
+        stages["rollouts"] = needed.resident + needed.casts + rolled
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + needed.casts + looked
     stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
+    for name in STEPS & stages.keys():
+        stages[name] -= halved
+        if train.graphs and name != "rollouts":  # recordings keep their memory
+            stages[name] += rolled
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
@@ -269,6 +285,8 @@ def online_memory(
     stages |= _fine_tuning(editor, train, needed)
     stages["watching"] = needed.encoding + looked
     stages["sweep"] = editor.bytes(HALF, train.quantize) + looked * HALF // FULL
+    for name in STEPS & stages.keys() - {"rollouts"}:
+        stages[name] += called if train.graphs else 0  # recordings keep their memory
     return _with_overhead({name: resident + size for name, size in stages.items()})
 
 
