@@ -44,8 +44,8 @@ class DataRow:
     """A row of a data set among the rows of its batch."""
 
     batch: EditBatch
-    source_ids: Sequence[str]  # of the batch's rows
-    named_objects: Sequence[str | None]  # of the batch's instructions; () if no rule swaps objects
+    source_ids: Sequence[str]  # source ids of the batch's rows
+    named_objects: Sequence[str | None]  # by instruction of the batch; () if no rule swaps objects
     i: int  # position in the batch
     number: int  # number in the data set
     base: LabelledEdit  # fields shared by all labelled rows of this row
@@ -62,9 +62,11 @@ class DataRow:
         """Source image, RGB in [0, 1]."""
         return self.batch.source[self.i]
 
-    @property
+    @cached_property
     def target(self) -> Float[Tensor, "3 h w"]:
-        """Target image, RGB in [0, 1]; only of batches that have targets."""
+        """Target image, RGB in [0, 1]; only of batches that have targets. One tensor for all rules, so that
+        it goes through the autoencoder once.
+        """
         assert self.batch.target is not None
         return self.batch.target[self.i]
 

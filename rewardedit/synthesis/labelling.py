@@ -60,7 +60,7 @@ class Labelling:
 class Negative:
     """An instruction that an edit does not follow."""
 
-    suffix: str  # of the row's id
+    suffix: str  # ending of the row's id
     rule: str
     instruction: str
 

@@ -23,7 +23,7 @@ def rows_of(share: float, *methods: str):
     outputs = [Output(i, encode_png(torch.full((3, 2, 2), i / 10))) for i in range(n - 1)]
     outputs.append(Output(n - 1, None, "it failed"))
     rules = RulesConfig(negatives=NegativesConfig(output_other_instruction=share))
-    labelling = labelling_of(rules, dict.fromkeys(methods, "other"), seed=42)
+    labelling = labelling_of(rules, dict.fromkeys(methods, "other"), seed=7)
     found = []
     for method in methods:
         measured = {(i, method): Measured(0.0 if i == 0 else 0.5, (0.9, 0.9)) for i in range(n)}
@@ -41,7 +41,7 @@ def test_an_output_under_another_instruction_has_failed_whatever_its_own_label_i
     for i, row in enumerate(others):
         hardest = other_instructions(i, batch([CAPTION] * 6, [CAPTION] * 6), list("abcdef"))[:3]
         assert row.instruction in hardest
-        assert (row.label, row.method, row.seed, row.vae_roundtrip) == (0.0, "editor", 42 + i, True)
+        assert (row.label, row.method, row.seed, row.vae_roundtrip) == (0.0, "editor", 7 + i, True)
         assert (row.source_caption, row.target_caption, row.clip_d) == (None, None, None)
         assert row.edited == encode_png(torch.full((3, 2, 2), i / 10))
 
