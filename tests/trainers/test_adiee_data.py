@@ -363,7 +363,7 @@ def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
     with pytest.raises(ValueError, match="holdout_sources: sequences of the same data set would bring"):
         adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
     adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
-    with pytest.raises(ValueError, match="batch_size: rules"):
+    with pytest.raises(ValueError, match=r"batch_size: expected at least 2, since rules\.negatives"):
         adiee_data.Config("x", {"a": DataConfig("shapes")}, batch_size=1)
 
 
