@@ -56,7 +56,7 @@ VALUES: list[tuple[str, str, Any, str]] = [
     ("magicbrush-adiee-data", "data.magicbrush.size", 512, ADIEE_CODE),
     ("magicbrush-adiee-data", "data.emu_edit.edit_types", ("global", "style"), ADIEE),
     ("magicbrush-adiee-data", "rules.turns", "one", ADIEE_CODE),
-    ("magicbrush-adiee-data", "rules.similarity_percentile", 5.0, ADIEE_CODE),
+    ("magicbrush-adiee-data", "rules.thresholds.similarity_percentile", 5.0, ADIEE_CODE),
     *(
         ("magicbrush-adiee-data", f"methods.{editor}.{name}", value, IMAGENHUB)
         for editor in ("magicbrush", "aurora", "instruct_pix2pix")
@@ -230,7 +230,7 @@ DEVIATIONS: list[tuple[str, str, Any, str]] = [
     ("adiee-scorer-24gb", "side", 512, "Smaller images side by side"),
     ("captioner", "model", "Qwen/Qwen2-VL-7B-Instruct", "it fine-tunes Qwen2-VL-7B"),
     ("magicbrush-adiee-data", "captions.model", "Qwen/Qwen2-VL-7B-Instruct", "captions are Qwen2.5-VL's"),
-    ("magicbrush-adiee-data", "rules.clip_d", 0.2, "thresholds are percentiles of this data set"),
+    ("magicbrush-adiee-data", "rules.thresholds.clip_d", 0.2, "thresholds are percentiles of this data set"),
     ("magicbrush-reward-conditioned-lora-24gb", "train.lora_rank", None, ", a LoRA"),
     ("magicbrush-reward-conditioned-lora-24gb", "train.lr", 5e-5, ", a LoRA"),
     ("magicbrush-refl", "train.mixed_precision", "fp16", "in fp16 a step would keep a copy"),

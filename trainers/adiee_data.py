@@ -9,10 +9,10 @@ images, which {name: labelled, path: RUN/rows} reads).
 Deviations from the paper's released code: thresholds are percentiles of this data set, not numbers for
 another encoder; half of the sources, targets and turns pass through the autoencoder, whose traces would
 otherwise distinguish them from methods' outputs; there are additional kinds of failed edits, targets with
-damages of known strength (`rules.damages_per_target`), and labels of outputs by their distance from the
-target (`rules.distance_to_target`); images are mirrored or rotated only if no text mentions a direction; rows
-of one source image share a `source_id`, by which they are split. `rules.preset=paper` uses the paper's
-threshold and leaves the additions out.
+damages of known strength (`rules.damage`), and labels of outputs by their distance from the target
+(`rules.by_target`); images are mirrored or rotated only if no text mentions a direction; rows of one source
+image share a `source_id`, by which they are split. `rules.preset=paper` uses the paper's threshold and leaves
+the additions out.
 
 Command: rewardedit train magicbrush-adiee-data
 """
@@ -51,12 +51,13 @@ from rewardedit.synthesis.counts import (
 )
 from rewardedit.synthesis.damage import DAMAGES
 from rewardedit.synthesis.data_report import write_report
-from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, RulesConfig, Thresholds, find_thresholds
+from rewardedit.synthesis.label_rules import DAMAGED, OWN_LABELS, Thresholds, find_thresholds
 from rewardedit.synthesis.labelled_shards import label_part, label_sequences
 from rewardedit.synthesis.labelling import Labelling, Reconstruct
 from rewardedit.synthesis.measured import MeasureConfig, measure_edits, own_images
 from rewardedit.synthesis.methods import NO_CAPTIONS, MethodConfig, load_method
 from rewardedit.synthesis.outputs import make_outputs
+from rewardedit.synthesis.rules_config import RulesConfig
 from rewardedit.training import run
 from rewardedit.training.estimate import plan_of, plan_sampling
 from rewardedit.untrusted import read_json_file
@@ -92,10 +93,11 @@ class Config:
                     f"methods: expected a name of letters, digits, - and _, other than "
                     f"{', '.join(OWN_NAMES)}; got {name!r}"
                 )
-        others = ("another_image", "another_instruction", "another_object", "another_word")
-        others = (*others, "output_another_instruction")
-        if self.batch_size < 2 and any(map(self.rules.share, others)):
-            raise ValueError(f"batch_size: rules.{', '.join(others)} take another row of the batch")
+        if self.batch_size < 2 and self.rules.negatives.uses_other_rows:
+            raise ValueError(
+                f"batch_size: expected at least 2, since rules.negatives take other rows of the batch; got "
+                f"{self.batch_size}"
+            )
         in_a_row = {(own.name, own.path) for own in self.sequences.values()}
         for name, own in self.data.items():
             if own.holdout_sources and (own.name, own.path) in in_a_row:
@@ -136,9 +138,10 @@ def require_captions(config: Config, rows: Rows) -> None:
     """Raises ValueError if outputs of strong methods are labelled by a percentile of CLIP-D and no row has
     the captions that it needs, before hours are spent on them.
     """
-    own = config.rules
-    strong = any(method.grade == "strong" for method in config.methods.values())
-    if config.captions is not None or own.clip_d is not None or own.distance_to_target or not strong:
+    rules = config.rules
+    has_strong = any(method.grade == "strong" for method in config.methods.values())
+    has_limit = rules.thresholds.clip_d is not None or rules.by_target is not None
+    if config.captions is not None or has_limit or not has_strong:
         return
     for number in range(len(rows)):
         with suppress(ValueError, OSError):  # an unreadable row
@@ -146,7 +149,7 @@ def require_captions(config: Config, rows: Rows) -> None:
                 return
     raise ValueError(
         "rules: outputs of strong methods are labelled by CLIP-D, for which no row has captions; give "
-        "captions, rules.clip_d, rules.distance_to_target, or other grades of the methods"
+        "captions, rules.thresholds.clip_d, rules.by_target, or other grades of the methods"
     )
 
 
@@ -195,7 +198,9 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     spent()
 
     # Thresholds of this data set's own sources and targets; rules; sequences (Sec. 3.2).
-    thresholds = find_thresholds(config.rules, own_images(measured, "source"), own_images(measured, "target"))
+    sources = own_images(measured, "source")
+    targets = own_images(measured, "target")
+    thresholds = find_thresholds(config.rules.thresholds, sources, targets)
     shards = label_rows(config, folder / "rows", rows, outputs, measured, thresholds, made_of)
     skipped = list(chain.from_iterable(map(read_skipped, shards)))
     gone = [record for record in skipped if record["image"] != "sequence"]

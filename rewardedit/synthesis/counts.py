@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.data.sequences import Sequences
-from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, OWN_LABELS, RulesConfig
+from rewardedit.synthesis.label_rules import ANOTHER_INSTRUCTION, DAMAGED, OWN_LABELS
 from rewardedit.synthesis.methods import MethodConfig
 from rewardedit.synthesis.multi_turn import chosen_edits
 from rewardedit.synthesis.outputs import read_parquet
+from rewardedit.synthesis.rules_config import RulesConfig, known
 
 
 def caption_failures(paths: list[Path]) -> list[dict[str, Any]]:
@@ -52,16 +53,18 @@ def planned_rows(
     rules: RulesConfig, rows: int, methods: int, sequences: Sequence[Sequences]
 ) -> dict[str, int]:
     """Largest numbers of labelled rows by rule, and from all outputs of methods and all sequences."""
-    planned = {"source": rows, "target": rows, "augmented_source": rows}
-    for name in (
-        "another_image",
-        "another_instruction",
-        "another_object",
-        "another_word",
-        "damages_per_target",
-    ):
-        planned[name] = round(rows * rules.share(name))
-    planned["outputs of methods"] = rows * methods
+    negatives = rules.negatives
+    planned = {
+        "source": rows,
+        "target": rows,
+        "augmented_source": rows,
+        "another_image": round(rows * known(negatives.other_image)),
+        "another_instruction": round(rows * known(negatives.other_instruction)),
+        "another_object": round(rows * negatives.object_swap),
+        "another_word": rows * negatives.word_swap,
+        DAMAGED: 0 if rules.damage is None else rows * rules.damage.per_target,
+        "outputs of methods": rows * methods,
+    }
     planned["sequences"] = 0
     for own in sequences:
         for number in range(len(own)):

@@ -16,8 +16,9 @@ from rewardedit.images import gaussian_blur
 from rewardedit.instructions.grammar.grammar import parse_all
 from rewardedit.instructions.parsed import Parsed, ParsedEdit
 from rewardedit.regions.change_map import GRID, change_mask, oklab
-from rewardedit.synthesis.label_rules import FAILED, LEFT_BEHIND, UNREACHED, UNTOUCHED, RulesConfig
+from rewardedit.synthesis.label_rules import FAILED, LEFT_BEHIND, UNREACHED, UNTOUCHED
 from rewardedit.synthesis.places import edited_places, moved
+from rewardedit.synthesis.rules_config import ByTargetConfig
 
 LEVELS = (0.04, 0.1)  # OKLab distances below and above which a pixel counts as alike and as different
 BLUR = 0.7  # blur of the images, in 1/64 of their side: noise of single pixels is not a difference
@@ -83,13 +84,10 @@ def label_by_distance(distance: float, edit: Parsed, labels: Sequence[tuple[floa
 
 
 def labels_by_target(
-    batch: EditBatch, images: Sequence[Tensor | None], rules: RulesConfig
+    batch: EditBatch, images: Sequence[Tensor | None], config: ByTargetConfig
 ) -> list[tuple[str, float | None]] | None:
     """Rule and label of each edited image, by its distance to the row's target. The label is None if the
     distance is inconclusive or the image is missing. Returns None for rows without targets.
-
-    Args:
-        rules: only `distance_to_target` and `object_not_moved` are used.
     """
     if batch.target is None:
         return None
@@ -106,18 +104,14 @@ def labels_by_target(
         parse_all(batch.instruction),
         strict=True,
     ):
-        label = None if image is None else label_by_distance(share, edit, rules.distance_to_target)
-        if image is not None and nothing:
+        if image is None:
+            labels.append((UNREACHED, None))
+        elif nothing:
             labels.append((UNTOUCHED, FAILED))
-        elif (
-            image is not None
-            and rules.object_not_moved
-            and _is_move(edit)
-            and object_not_moved(source, target, image)
-        ):
+        elif config.object_not_moved and _is_move(edit) and object_not_moved(source, target, image):
             labels.append((LEFT_BEHIND, FAILED))
         else:
-            labels.append((UNREACHED, label))
+            labels.append((UNREACHED, label_by_distance(share, edit, config.labels)))
 
     return labels
 

@@ -7,9 +7,12 @@ from rewardedit.data import DataConfig, Rows
 from rewardedit.data.bad_rows import SelectedRows
 from rewardedit.data.labelled import LabelledEdit
 from rewardedit.data.sequences import Sequences
-from rewardedit.synthesis.labelling import Labelling, output_rows, own_rows, sequence_rows
+from rewardedit.synthesis.labelling import Labelling
 from rewardedit.synthesis.measured import FIELDS, Outputs, read_measured
+from rewardedit.synthesis.output_rows import output_rows
 from rewardedit.synthesis.outputs import read_outputs, read_rows
+from rewardedit.synthesis.own_rows import own_rows
+from rewardedit.synthesis.sequence_rows import sequence_rows
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 
@@ -41,7 +44,7 @@ def label_part(
         found += own_rows(part, ids, values, labelling)
         for name, own in made.items():
             taken = own.take(part.numbers)
-            found += output_rows(part, ids, name, taken, values, labelling, labelling.seed)
+            found += output_rows(part, ids, name, taken, values, labelling)
     return found, skipped
 
 

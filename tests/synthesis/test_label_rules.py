@@ -5,7 +5,6 @@ import pytest
 from rewardedit.synthesis.label_rules import (
     DROPPED,
     Measured,
-    RulesConfig,
     Thresholds,
     find_thresholds,
     label_output,
@@ -15,6 +14,7 @@ from rewardedit.synthesis.label_rules import (
     weak_method,
 )
 from rewardedit.synthesis.measured import MeasureConfig
+from rewardedit.synthesis.rules_config import ThresholdsConfig
 
 CLIP_D = {"clip_d": {"checkpoint": "shapes/clip"}}
 CLIP_I = {"clip_i": {"checkpoint": "shapes/clip"}}
@@ -80,7 +80,7 @@ def test_thresholds_are_percentiles_of_the_data_set():
     """The 5th percentile of 0, 1 … 20 is 1 (5 % of the way), the 25th is 5."""
     sources = [Measured(None, (i / 10, i / 100)) for i in range(21)]
     targets = [Measured(i / 10, (1.0, 1.0)) for i in range(21)]
-    found = find_thresholds(RulesConfig(clip_d_percentile=25), sources, targets)
+    found = find_thresholds(ThresholdsConfig(clip_d_percentile=25), sources, targets)
     assert found.similarity == pytest.approx((0.1, 0.01))
     assert found.clip_d == pytest.approx(0.5)
 
@@ -88,28 +88,13 @@ def test_thresholds_are_percentiles_of_the_data_set():
 def test_what_cannot_be_measured_is_left_out_of_percentiles():
     nothing = Measured(None, (None, None))
     sources = [nothing, Measured(None, (0.5, 0.6)), nothing]
-    found = find_thresholds(RulesConfig(), sources, [nothing, Measured(0.3, (1.0, 1.0))])
+    found = find_thresholds(ThresholdsConfig(), sources, [nothing, Measured(0.3, (1.0, 1.0))])
     assert found.clip_d == pytest.approx(0.3)
     assert found.similarity == pytest.approx((0.5, 0.6))
 
 
-def test_the_papers_preset_has_its_number_and_none_of_our_additions():
-    paper = RulesConfig(preset="paper")
-    assert (paper.clip_d, paper.vae_roundtrip, paper.another_image, paper.another_instruction) == (
-        0.2,
-        0,
-        0,
-        0,
-    )
-    sources = [Measured(None, (0.5, 0.5))]
-    assert find_thresholds(paper, sources, []).clip_d == 0.2  # no target is asked
-    assert RulesConfig().clip_d is None
-    assert RulesConfig().vae_roundtrip == 0.5
-
-
-def test_a_percentile_beside_a_fixed_threshold_is_refused():
-    with pytest.raises(ValueError, match=r"clip_d_percentile: clip_d sets the threshold already, 0\.2"):
-        RulesConfig(preset="paper", clip_d_percentile=30)
+def test_a_fixed_threshold_asks_no_target():
+    assert find_thresholds(ThresholdsConfig(clip_d=0.2), [Measured(None, (0.5, 0.5))], []).clip_d == 0.2
 
 
 @pytest.mark.parametrize(
@@ -123,22 +108,5 @@ def test_a_similarity_to_the_source_is_refused(similarity):
 
 def test_nothing_to_take_a_percentile_of_is_refused():
     with pytest.raises(ValueError, match="no row has the sources' similarity"):
-        find_thresholds(RulesConfig(), [], [])
-    assert find_thresholds(RulesConfig(), [Measured(None, (0.5, 0.5))], []).similarity == (0.5, 0.5)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"similarity_percentile": 101},
-        {"clip_d_percentile": -1},
-        {"vae_roundtrip": 1.5},
-        {"another_turn": -0.1},
-        {"another_word": -1, "word_groups": (("left", "right"),)},
-        {"damages_per_target": -1},
-        {"word_groups": (("left", "right"), ("red", "Red"))},  # one word is no choice
-    ],
-)
-def test_numbers_out_of_range_are_refused(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        RulesConfig(**wrong)
+        find_thresholds(ThresholdsConfig(), [], [])
+    assert find_thresholds(ThresholdsConfig(), [Measured(None, (0.5, 0.5))], []).similarity == (0.5, 0.5)

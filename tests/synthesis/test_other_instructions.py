@@ -13,7 +13,7 @@ from rewardedit.synthesis.other_instructions import (
     other_instructions,
     words_of,
 )
-from tests.synthesis.test_labelling import CAPTION, INSTRUCTIONS, batch
+from tests.synthesis.rows import CAPTION, INSTRUCTIONS, batch
 
 
 def test_what_the_picture_shows_and_the_row_leaves_alone_comes_first():

@@ -20,9 +20,10 @@ from rewardedit.cli.recipes import read_recipe
 from rewardedit.data import DataConfig, held_out_rows, open_named, open_rows
 from rewardedit.images import load_image, to_tensor
 from rewardedit.shapes import Shapes
-from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, RulesConfig, Thresholds, label_output
+from rewardedit.synthesis.label_rules import OWN_LABELS, Measured, Thresholds, label_output
 from rewardedit.synthesis.labelled_shards import label_sequences
 from rewardedit.synthesis.labelling import Labelling
+from rewardedit.synthesis.rules_config import RulesConfig
 from rewardedit.trainers import adiee_data
 from tests import forks
 from tests.models import tiny_pipeline, tiny_unet
@@ -209,7 +210,7 @@ def test_the_report_shows_thresholds_and_examples(run):
 
 
 def test_outputs_may_be_labelled_by_how_far_they_are_from_their_targets(run, tiny_editor, tmp_path):
-    words = few_words_of(tiny_editor, "rules.distance_to_target=[[0, 10], [1, 3]]")
+    words = few_words_of(tiny_editor, "rules.by_target.labels=[[0, 10], [1, 3]]")
     assert main([*words, "--out", str(tmp_path / "out")]) == 0
     rows = labelled(tmp_path / "out")
     rules = {row["rule"] for row in rows if row["method"] == "editor"}
@@ -261,14 +262,16 @@ def photographs(path: str, editor: str, *more: str) -> list[str]:
         f"methods={{editor: {{model: {editor}, num_inference_steps: 1, grade: strong}}}}",
         f"autoencoder={editor}",
         "batch_size=2",
-        "rules.clip_d=0.2",  # they have no captions, and so no CLIP-D
+        "rules.thresholds.clip_d=0.2",  # they have no captions, and so no CLIP-D
         *more,
     ]
 
 
 def test_rows_without_captions_are_refused_before_they_are_edited(tiny_editor, tmp_path, capsys):
     out = tmp_path / "out"
-    words = photographs(table(tmp_path / "data", 1), tiny_editor, "rules.clip_d=null", "--out", str(out))
+    words = photographs(
+        table(tmp_path / "data", 1), tiny_editor, "rules.thresholds.clip_d=null", "--out", str(out)
+    )
     assert main(words) == 2
     assert "labelled by CLIP-D, for which no row has captions" in capsys.readouterr().err
     assert not (out / "methods").exists()
@@ -360,7 +363,7 @@ def test_what_would_bring_held_out_images_back_or_have_no_effect_is_refused():
     with pytest.raises(ValueError, match="holdout_sources: sequences of the same data set would bring"):
         adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "x")})
     adiee_data.Config("x", {"a": held_out}, sequences={"a": SequencesConfig("magicbrush", "y")})
-    with pytest.raises(ValueError, match="batch_size: rules"):
+    with pytest.raises(ValueError, match=r"batch_size: expected at least 2, since rules\.negatives"):
         adiee_data.Config("x", {"a": DataConfig("shapes")}, batch_size=1)
 
 

@@ -48,7 +48,7 @@ COLUMNS = (
     "method",
     "source_id",
     "sequence_id",
-    "reconstructed",
+    "vae_roundtrip",
     "instruction",
 )
 
@@ -249,9 +249,9 @@ def audit(run: Path) -> dict[str, Any]:
         known = chosen & np.isfinite(rating)
         if known.any():
             figures[name] = spearman(labels[known], rating[known], sources[known]).as_dict("rho")
-    if config["methods"] and not config["rules"].get("unreached"):  # its labels are not 0, 5 and 10
+    if config["methods"] and not config["rules"]["by_target"]:  # its labels are not 0, 5 and 10
         strong = {name for name, method in config["methods"].items() if method["grade"] == "strong"}
-        through = np.array([row["reconstructed"] for row in rows])
+        through = np.array([row["vae_roundtrip"] for row in rows])
         output = np.array([_made_by(row) in config["methods"] for row in rows])
         figures |= {
             **intervals(rows, rating, labels, strong),
