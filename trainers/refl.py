@@ -2,13 +2,12 @@
 
 Method: ADIEE Sec. 3.4, Eq. 8 (after ImageReward): denoise without gradient, take the last steps with it,
 decode, score, and minimise λ · relu(10 − s) beside the diffusion loss on the data's own pairs. DRaFT-K takes
-the last K steps. Labels of a reward-conditioned base stay in the prompts of the pairs;
-rollouts ask for its best.
+the last K steps. Labels of a reward-conditioned base stay in the pairs' prompts; rollouts ask for its best.
 
 Deviations from the papers' code: steps are drawn alike on every process; noise is keyed by a row's place in
-the global batch; all rows of an update take the steps without gradient at once, and those with it by
-micro-batches; the pairs' loss has InstructPix2Pix's conditioning dropout;
-a score whose range is not 0–10 is mapped to it (`reward.scale`).
+the global batch; all rows of an update take the steps without gradient at once, those with it by
+micro-batches; the pairs' loss has InstructPix2Pix's conditioning dropout; a score whose range is not 0–10 is
+mapped to it (`reward.scale`).
 
 Command: rewardedit train magicbrush-refl
 """
