@@ -200,14 +200,13 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         print_on_main(f"variant {variant}: {config.train.max_steps} steps")
         train_variant(replace(config, train=fitted), variant, shared, prompts, settings, resume)
 
-    made_of = {
-        name: getattr(config, name) for name in ("base", "data", "reward", "train", "monitor", "labels")
-    }
+    keys = ("base", "data", "reward", "train", "monitor", "labels")
+    made_of = {name: getattr(config, name) for name in keys}
     results = variants(config.variants, folder, config.train.result, made_of, train_one)
 
     if config.evaluate is not None:
-        arguments = (scorers, folder, config.data, fitted.quantize)
-        metrics = compare(config.evaluate, config.base, results, *arguments)
+        base = config.base
+        metrics = compare(config.evaluate, base, results, scorers, folder, config.data, fitted.quantize)
         if metrics is not None:
             write_json(folder / "metrics.json", {**metrics, "monitor": watched(results)})
     return results[config.variants[0]]
