@@ -372,6 +372,7 @@ def test_labellers_and_rewards_stand_side_by_side_where_the_world_is_this_one(tm
     assert "vifi_clip" not in labellers()
 
 
+@pytest.mark.slow
 def test_one_place_for_each_thing_and_few_comprehensions():
     import code_metrics
 

@@ -149,6 +149,7 @@ def test_a_scorer_trains(standin_device, tmp_path):
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["retrieval"]
 
 
+@pytest.mark.slow
 def test_reward_conditioning_goes_on_where_it_stopped_and_is_compared(
     standin_device, tiny_editor, tmp_path, monkeypatch
 ):

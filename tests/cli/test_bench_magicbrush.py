@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from rewardedit.cli import main
@@ -35,6 +36,7 @@ def levels(pixels: bytes) -> np.ndarray:
     return np.frombuffer(pixels, dtype=np.uint8).astype(int)
 
 
+@pytest.mark.slow
 def test_models_make_the_outputs_and_stand_beside_folders(folder, tiny_editor, tmp_path, published, capsys):
     out = tmp_path / "out"
     words = ["bench", "magicbrush", str(folder), "--out", str(out)]

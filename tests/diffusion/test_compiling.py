@@ -38,6 +38,7 @@ def test_blocks_that_run_as_graphs_edit_the_same(editor):
     assert torch.equal(edit(editor, *SIZES[0]), plain[0])
 
 
+@pytest.mark.slow
 def test_sizes_after_the_second_need_no_further_graphs(editor):
     compilation = compile_blocks(editor.pipe.unet, backend="eager")
     counts = []

@@ -43,6 +43,7 @@ def is_flagged(
     return any(hacking_flag(now, run[0], "reward", "held_out", looks, limits) for now in run[1:])
 
 
+@pytest.mark.slow
 def test_looking_often_raises_no_more_false_alarms_than_promised():
     generator = torch.Generator().manual_seed(0)
     runs = [looks(generator) for _ in range(100)]

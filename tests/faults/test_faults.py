@@ -83,6 +83,7 @@ def test_a_fault_that_no_test_notices_is_told(tree):
     assert (tree / "rewardedit" / "double.py").read_text() == "def double(x):\n    return 2 * x\n"
 
 
+@pytest.mark.slow
 def test_one_fault_is_run_by_name(tree):
     done = planted(tree, "noticed")
     assert done.returncode == 0, done.stdout + done.stderr

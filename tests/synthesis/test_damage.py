@@ -69,6 +69,7 @@ def test_what_an_edit_did_not_draw_cannot_be_bent(rows):
     assert (change[~drew] == 0).all()
 
 
+@pytest.mark.slow
 def test_a_stain_is_unlike_the_edits_own_colour(rows):
     for seed in range(10):
         change = (made(rows, "stained", -1, seed) - rows.target).norm(dim=1).flatten(1)

@@ -26,22 +26,23 @@ def dice_detection(result: Result) -> str:
         trained = name in result["ci95_aware"]
         rows.append((f"**{name}**" if trained else name, *map(_percent, cells), _alarms(result, name)))
     n = result["n"]
-    changes = "; ".join(f"`{name}` {_gains(result, name)}" for name in result["ci95_aware"])
     below = [
         f"n = {n['test']} test pairs, {n['hard']} hard ones, {n['editor']} of the editor's outputs",
         f"({_percent(result['certain_share'])} % are certain), {n['untouched']} untouched images.",
-        "AP minus that of the better detector without a model, 95 % intervals:",
-        f"{changes}. {measured(result)}",
+        "AP minus that of the better detector without a model, in [0, 1], with 95 % intervals:",
     ]
     head = ("detector", "AP", "AP by command", "AP50 by command", "ADD", "REMOVE", "EDIT")
-    return markdown((*head, "hard", "editor's outputs", "false alarms, %"), rows, " ".join(below))
+    detectors = markdown((*head, "hard", "editor's outputs", "false alarms, %"), rows, " ".join(below))
+    return f"{detectors}\n\n{_gains(result)}"
 
 
-def _gains(result: Result, name: str) -> str:
-    gains = []
-    for key, words in (("ci95_aware", "with classes"), ("ci95_agnostic", "without")):
-        gains += [f"{kind} {words} {difference(result[key][name][kind], 3)}" for kind in SETS]
-    return ", ".join(gains)
+def _gains(result: Result) -> str:
+    rows = []
+    for name in result["ci95_aware"]:
+        for key, classes in (("ci95_aware", "by command"), ("ci95_agnostic", "without classes")):
+            gains = [difference(result[key][name][kind], 3) for kind in SETS]
+            rows.append((name, classes, *gains))
+    return markdown(("detector", "AP", "test", "hard", "editor's outputs"), rows, measured(result))
 
 
 def _alarms(result: Result, name: str) -> str:
