@@ -129,8 +129,10 @@ def code_metrics(result: Result) -> str:
 def suite(result: Result) -> str:
     """Times and results of `make test` and `make faults`."""
     faults = result["faults"]
-    passed = f"{result['n']} tests pass in {result['seconds']:.0f} s ({result['cpu_seconds']:.0f} CPU s)"
-    before = f"at {result['commit_before']} it took {result['seconds_before']:.0f} s"
+    passed = f"{result['n']:,} tests pass in {result['seconds']:.0f} s ({result['cpu_seconds']:.0f} CPU s)"
+    before = (
+        f"{result['n_before']:,} tests of {result['commit_before']} took {result['seconds_before']:.0f} s"
+    )
     red = f"{faults['red']} of {faults['planted']} planted faults turn their tests red"
     return (
         f"`make test`: {passed} on two idle cores; {before}. {result['device']}, {result['date']}.\n"

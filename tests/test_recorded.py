@@ -300,7 +300,7 @@ BOUNDS = [
     ("coverage", "coverage/ICC(2,1), complete, McGraw and Wong/560", "< 0.85"),
     ("coverage", "rejected_equal_scorers/*", "<= 0.07"),
     ("coverage", "cpu_seconds/*", "<= 10"),
-    ("suite", "seconds", "< 600"),
+    ("suite", "seconds", "<= 480"),
     ("suite", "faults/red", "== suite:faults/planted"),
 ]
 
