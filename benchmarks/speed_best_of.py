@@ -21,7 +21,7 @@ from rewardedit.shapes import Shapes
 
 STEPS = (2, 10)
 CANDIDATES = 8
-ROUNDS = 15
+ROUNDS = 41
 SCORER = "clip_d"
 
 

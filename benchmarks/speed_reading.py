@@ -28,7 +28,7 @@ from rewardedit.images import load_pil
 from rewardedit.scorers import load_scorer
 from rewardedit.scorers.preservation import RIM, SIGMA, ssim_map
 
-ROUNDS = 15
+ROUNDS = 61
 ROWS = 8
 SIDE = 512  # of the files
 SIZE = 256  # that they are resized to

@@ -269,6 +269,7 @@ BOUNDS = [
     ("speed-cpu", "paths/best of 8, 10 steps/ratio", "> 0.9"),
     ("speed-cpu", "paths/reading two JPEG of 512 px to 256/ratio", "> 1.5"),
     ("speed-cpu", "paths/ssim against the five blurs one by one/ratio", "> 1"),
+    ("speed-cpu", "paths/ssim against torchmetrics/ratio", ">= 1"),
     ("same-weights", "runs", "has shapes-refl, refl, 50 steps, fp32"),
     ("same-weights", "runs/*/now", "has losses and rewards"),
     ("code-metrics", "after/unresolved imports", "== 0"),
