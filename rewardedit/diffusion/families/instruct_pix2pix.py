@@ -63,7 +63,7 @@ class InstructPix2Pix(EditFamily):
         every prompt gets its vector for `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
-        device = pipe.device  # found by a walk through all modules
+        device = pipe.device
         # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
         image = pipe.image_processor.preprocess(source.clamp(0, 1).to(device))
         dtype = embeds["prompt_embeds"].dtype
@@ -164,7 +164,8 @@ class InstructPix2Pix(EditFamily):
         mask = (
             tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
         )
-        return pipe.text_encoder(tokens.input_ids.to(pipe.device), attention_mask=mask)[0]
+        # The pipeline's device is found by a walk through all of its modules.
+        return pipe.text_encoder(tokens.input_ids.to(pipe.text_encoder.device), attention_mask=mask)[0]
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
