@@ -19,7 +19,7 @@ def merge_orders(forward: Detection, backward: Detection) -> Detection:
     Boxes Fusion, Solovyev et al. 2021). The confidence of one that a single order finds is halved.
 
     Returns:
-        the differences in the order of time of the pair; not readable if one of the two is not.
+        the differences of the pair as `forward` has it; not readable if one of the two is not.
     """
     reason = forward.reason or backward.reason
     if reason is not None:

@@ -73,9 +73,12 @@ def dice_augmented(result: Result) -> str:
             found = result["augmented"][name][method]
             change = f"{found['change']:+.2f} {interval(found['ci95'])}"
             values = (f"{found['plain']:.2f}", f"{found['masked']:.2f}", change)
-            rows.append((words, ASPECTS[name], method.capitalize(), *values))
-    below = f"n = {result['n']['edits']} edits. {measured(result)}"
-    head = ("metric", "oracle's aspect", "correlation", "whole image", "DICE's part", "change, 95 % interval")
+            n = str(result["augmented"][name]["n"])
+            rows.append((words, ASPECTS[name], n, method.capitalize(), *values))
+    edits = result["n"]["edits"]
+    below = f"n: those of {edits} edits of which DICE leaves at least 1 % visible. {measured(result)}"
+    head = ("metric", "oracle's aspect", "n", "correlation", "whole image", "DICE's part")
+    head += ("change, 95 % interval",)
     return markdown(head, rows, below)
 
 
