@@ -200,9 +200,14 @@ def _banded(curve: Curve) -> list[tuple[tuple[float, float], tuple[float, float]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
-    """The same range, widened if it is too narrow to divide by: a curve may be flat."""
-    least = 1e-6 * max(abs(low), abs(high), 1e-6)
-    return (low, high) if high - low > least else (low - max(abs(low), 1) / 2, high + max(abs(high), 1) / 2)
+    """The same range, widened if it is too narrow to divide by: a curve may be flat or a single point.
+
+    Steps, shares and scores that are not negative get no negative ticks.
+    """
+    if high - low > 1e-6 * max(abs(low), abs(high), 1e-6):
+        return low, high
+    lowest = low - max(abs(low), 1) / 2
+    return max(lowest, 0) if low >= 0 else lowest, high + max(abs(high), 1) / 2
 
 
 def _curve(number: int, curve: Curve, place: Callable[[float, float], tuple[str, str]]) -> Markup:

@@ -69,8 +69,7 @@ def training_data(data: DataConfig, config: MonitorConfig) -> DataConfig:
             return dataclasses.replace(data, holdout_sources=max(data.holdout_sources, config.n))
         if data.split == "val":
             raise ValueError(
-                "monitor.data: trained on is the val split, which is watched by default; give a split to "
-                "watch"
+                "monitor.data: the training uses the val split, and so would the monitor; name another split"
             )
         return data
     if data.name == config.data.name and data.name in WORLDS:

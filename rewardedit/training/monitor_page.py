@@ -13,7 +13,7 @@ from rewardedit.reports.report import Headline, Report
 from rewardedit.reports.wall import Wall, WallEdit, WallImage, save_image
 
 PAGE = "monitor.html"
-IMAGES = "watch-prompts"  # folder of the images of the fixed prompts
+IMAGES = "monitor-prompts"  # folder of the images of the fixed prompts
 SHOWN = 8  # prompts whose images are kept
 RELOAD = 60  # seconds between two readings of an open page, while the training goes on
 BEFORE = "before"
@@ -64,13 +64,18 @@ def _headline(checks: Sequence[dict[str, Any]], scorers: Mapping[str, str], is_r
     """The last check against the first."""
     flags = sum(check["flag"] is not None for check in checks)
     verdict = "No warning" if not flags else f"Warnings at {flags} of {len(checks)} checks"
+    is_first = len(checks) == 1
     said = []
     for name in scorers:
         first, last = checks[0][name], checks[-1][name]
         if first is not None and last is not None:
             digits = decimals([first, last])
-            said.append(f"{sign_name(name).name} {fixed(last, digits)} against {fixed(first, digits)}")
-    sentence = f"Step {checks[-1]['step']} against the base: {', '.join(said) or 'no scores'}."
+            against = "" if is_first else f" against {fixed(first, digits)}"
+            said.append(f"{sign_name(name).name} {fixed(last, digits)}{against}")
+    checked = (
+        "The base, before the first update" if is_first else f"Step {checks[-1]['step']} against the base"
+    )
+    sentence = f"{checked}: {', '.join(said) or 'no scores'}."
     notes = [f"This page reads itself again every {RELOAD} seconds."] if is_running else []
     return Headline(
         f"{verdict} so far" if is_running else verdict, sentence, "worse" if flags else "", notes=notes

@@ -176,6 +176,7 @@ def test_a_curve_may_be_flat_or_a_point_and_hold_values_that_are_none():
     assert drawing is not None
     assert "nan" not in drawing.drawing
     assert drawing.legend == ["a"]
+    assert ">-" not in drawing.drawing, "a step that does not exist"
     assert curves("none", {"b": [(0, float("nan"))]}) is None
     report = Report("r")
     report.panels("none", [None])

@@ -232,10 +232,12 @@ def test_the_page_is_written_at_every_check_with_images(tiny_editor, tmp_path):
         pages.append(page.read_text())
     assert all("data-reload" in text for text in pages)
     assert "step 5" not in pages[0]
+    assert "The base, before the first update: L1 similarity" in pages[0]
+    assert "Step 5 against the base: L1 similarity" in pages[1]
     assert pages[1].count('data-label="step 5"') == 3
     files = {file.removeprefix("./") for file in re.findall(r'src="(\./[^"]+)"', pages[2])}
     assert files == {
-        f"watch-prompts/0{row}-{name}.png"
+        f"monitor-prompts/0{row}-{name}.png"
         for row in range(3)
         for name in ("before", "step-000000", "step-000005", "step-000010")
     }
@@ -271,5 +273,5 @@ def test_a_monitor_samples_at_the_guidance_that_it_is_given(tiny_editor, tmp_pat
 def test_only_the_first_prompts_are_kept(tmp_path):
     rows = range(SHOWN - 2, SHOWN + 2)
     save_prompts(tmp_path, torch.rand(4, 3, 8, 8), torch.rand(4, 3, 8, 8), rows, 1)
-    names = sorted(path.name for path in (tmp_path / "watch-prompts").iterdir())
+    names = sorted(path.name for path in (tmp_path / "monitor-prompts").iterdir())
     assert names == ["06-before.png", "06-step-000001.png", "07-before.png", "07-step-000001.png"]
