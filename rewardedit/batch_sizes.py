@@ -65,22 +65,22 @@ def in_batches(rows: Rows, size: BatchSize, make: Callable[[Rows], Made]) -> Ite
     start = 0
     released_at = -1  # the slice for which memory was given back
     while start < len(rows):
-        part = rows[start : start + size.rows]
+        chunk = rows[start : start + size.rows]
         try:
-            made = make(part)
+            made = make(chunk)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
             if released_at < start and release_held():
                 released_at = start
-            elif len(part) == 1:
+            elif len(chunk) == 1:
                 raise
             else:
-                size.halve(len(part))
+                size.halve(len(chunk))
         else:
             yield made
             del made
-            start += len(part)
+            start += len(chunk)
             continue
         # The error is gone here, and with it the tensors in the frames of its traceback.
         free_memory()

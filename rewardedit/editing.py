@@ -92,12 +92,12 @@ def open_masks(mask: ScorerSpec | None, device: torch.device | str) -> Masks:
         if not isinstance(scorer, Bpm):
             raise ValueError(f"mask: expected auto, bpm with its options, or a mask file; got {mask}")
         # Edits come back in main memory, wherever the models are.
-        return Masks(find=lambda *seen: scorer.masks(*(_moved(part, device) for part in seen)).cpu())
+        return Masks(find=lambda *seen: scorer.masks(*(_moved(value, device) for value in seen)).cpu())
     return Masks(fixed=load_mask(mask))
 
 
-def _moved(part: Any, device: torch.device | str) -> Any:
-    return part.to(device) if isinstance(part, Tensor) else part
+def _moved(value: Any, device: torch.device | str) -> Any:
+    return value.to(device) if isinstance(value, Tensor) else value
 
 
 def run_edits(
@@ -131,8 +131,8 @@ def run_edits(
         record = folder / f"{job.stem}.json"
         made_of = {**request_of(job, config), "stamps": {**stamps, "input": stamp(job.path)}}
         finished = read_record(record)
-        there = all(map(Path.is_file, map(folder.joinpath, _images_of(finished))))
-        if finished.get("request") != made_of or not there:
+        images_exist = all(map(Path.is_file, map(folder.joinpath, _images_of(finished))))
+        if finished.get("request") != made_of or not images_exist:
             try:
                 turns = _edit(editor, scorer, job, config, masks, folder)
             except ValueError as error:

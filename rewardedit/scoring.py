@@ -156,15 +156,15 @@ def score_shards(
     parts = shards_of(rows, batch)
 
     def score(number: int, path: Path) -> None:
-        part = parts[number].fetch()
+        shard = parts[number].fetch()
         scorers = load()
         records_of_shard: list[Record] = []
         hidden = not processes().is_main_process
         with tqdm(
-            total=len(part.rows), desc="of these", unit="edit", delay=5, leave=False, disable=hidden
+            total=len(shard.rows), desc="of these", unit="edit", delay=5, leave=False, disable=hidden
         ) as bar:
-            ahead = workers(len(part.rows))
-            for records in score_rows(part.rows, scorers, size, policy, batch, ahead):
+            ahead = workers(len(shard.rows))
+            for records in score_rows(shard.rows, scorers, size, policy, batch, ahead):
                 records_of_shard += records
                 bar.update(len(records) // len(scorers))
         write_records(records_of_shard, path)

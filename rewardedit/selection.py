@@ -189,12 +189,12 @@ def _candidates(
 def join(scores: Sequence[Scores]) -> Scores:
     """Joins the scores of several batches; a part that a batch lacks, such as one of invalid rows, is NaN."""
 
-    def part(name: str, batch: Scores) -> Tensor:
+    def sub_score(name: str, batch: Scores) -> Tensor:
         return batch.parts.get(name, torch.full_like(batch.score, torch.nan))
 
     parts = {}
     for name in dict.fromkeys(chain.from_iterable(batch.parts for batch in scores)):
-        parts[name] = torch.cat([part(name, batch) for batch in scores])
+        parts[name] = torch.cat([sub_score(name, batch) for batch in scores])
     return Scores(
         torch.cat([batch.score for batch in scores]),
         parts,

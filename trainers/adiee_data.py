@@ -98,9 +98,9 @@ class Config:
                 f"batch_size: expected at least 2, since rules.negatives take other rows of the batch; got "
                 f"{self.batch_size}"
             )
-        in_a_row = {(own.name, own.path) for own in self.sequences.values()}
-        for name, own in self.data.items():
-            if own.holdout_sources and (own.name, own.path) in in_a_row:
+        in_a_row = {(data_set.name, data_set.path) for data_set in self.sequences.values()}
+        for name, data_set in self.data.items():
+            if data_set.holdout_sources and (data_set.name, data_set.path) in in_a_row:
                 raise ValueError(
                     f"data.{name}.holdout_sources: sequences of the same data set would bring these images "
                     f"back"
@@ -113,10 +113,10 @@ def plan(config: Config) -> list[str]:
     warn_of_benchmarks((*config.data.values(), *config.sequences.values()))
 
     def rows() -> list[str]:
-        found = open_named(config.data)
-        require_captions(config, found)
+        opened = open_named(config.data)
+        require_captions(config, opened)
         sequences = list(map(open_sequences, config.sequences.values()))
-        return plan_lines(config.rules, len(found), config.methods, sequences)
+        return plan_lines(config.rules, len(opened), config.methods, sequences)
 
     def sampling() -> list[str]:
         calls = unet_calls(config.methods, len(open_named(config.data)), config.batch_size)
@@ -183,8 +183,10 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     # Every method edits every row (Sec. 3.1).
     outputs: dict[str, list[Path]] = {}
     for name, method in config.methods.items():
-        own = folder / "methods" / name
-        outputs[name] = make_outputs(method, rows, data, own, config.seed, config.batch_size, made_of)
+        method_folder = folder / "methods" / name
+        outputs[name] = make_outputs(
+            method, rows, data, method_folder, config.seed, config.batch_size, made_of
+        )
         require_few_skipped(config, folder, len(rows), output_failures(outputs), uncaptioned)
         spent()
 
@@ -207,7 +209,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
     broken = [record for record in skipped if record["image"] == "sequence"]
     before = [*uncaptioned, *without_image]
     require_few_skipped(config, folder, len(rows), gone, before)
-    sequences = sum(len(open_sequences(own)) for own in config.sequences.values())
+    sequences = sum(len(open_sequences(data_set)) for data_set in config.sequences.values())
     require_few_skipped(config, folder, sequences, broken, [*before, *gone])
 
     def finish() -> None:
@@ -242,11 +244,11 @@ def require_few_skipped(
     config: Config,
     folder: Path,
     rows: int,
-    found: list[dict[str, Any]],
+    unusable: list[dict[str, Any]],
     before: Sequence[dict[str, Any]] = (),
 ) -> None:
     """Lists unusable rows; raises ValueError if too many rows are at fault."""
-    require_few(folder, found, rows, config.bad_rows, before, partial(is_bad, config))
+    require_few(folder, unusable, rows, config.bad_rows, before, partial(is_bad, config))
 
 
 def is_bad(config: Config, record: dict[str, Any]) -> bool:
@@ -268,11 +270,11 @@ def label_rows(
     """Writes labelled rows as `train-00000.parquet` …: first those of rows, then those of sequences."""
     parts = row_shards(rows, config.batch_size)
     blocks = []
-    for own in config.sequences.values():
-        sequences = open_sequences(own)
+    for data_set in config.sequences.values():
+        sequences = open_sequences(data_set)
         for first in range(0, len(sequences), SHARD_BATCHES):
             numbers = range(first, min(first + SHARD_BATCHES, len(sequences)))
-            blocks.append((own.name, sequences, numbers))
+            blocks.append((data_set.name, sequences, numbers))
     data = images_of(config.data)
     names = source_names(config, folder.parent / "sources")
 
@@ -287,7 +289,7 @@ def label_rows(
     def make(number: int, path: Path) -> None:
         if number < len(parts):
             first = number * len(parts[0])
-            found, skipped = label_part(
+            labelled, skipped = label_part(
                 parts[number],
                 first,
                 number,
@@ -299,8 +301,8 @@ def label_rows(
                 labelling(),
             )
         else:
-            found, skipped = label_sequences(*blocks[number - len(parts)], data, labelling())
-        write_labelled(found, path, skipped)
+            labelled, skipped = label_sequences(*blocks[number - len(parts)], data, labelling())
+        write_labelled(labelled, path, skipped)
 
     settings = {
         **made_of,

@@ -310,11 +310,11 @@ def read_step(
     local, questions = chosen[share_of_process], drawn[share_of_process].tolist()
     images = images_of(config.data)
     micro_batches = []
-    for part in config.train.shares():
-        samples = [rows[usable[i]] for i in local[part]]
+    for chunk in config.train.shares():
+        samples = [rows[usable[i]] for i in local[chunk]]
         labels = torch.tensor([all_labels(sample, config.axes) for sample in samples])
         batch = collate_pixels(samples, require_size(images), images.resize, fields=())
-        micro_batches.append((batch, labels, [sample.id for sample in samples], questions[part]))
+        micro_batches.append((batch, labels, [sample.id for sample in samples], questions[chunk]))
     return micro_batches
 
 

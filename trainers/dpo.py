@@ -240,10 +240,10 @@ def tune_on_rollouts(
         with tuning.rollouts():
             rollout = rollouts.make(step, loop)
         chosen = RolloutPairs.choose(rollout, settings.group_size, groups, loss_settings.unmasked)
-        for part in chosen.split(size):
-            ids = [cache.ids[row] for row in part.best.rows.tolist()]
+        for chunk in chosen.split(size):
+            ids = [cache.ids[row] for row in chunk.best.rows.tolist()]
             for number in range(times):
-                pairs = PairBatch.of_rollout(tuning, inputs.prompts, part, step, number, guidance)
+                pairs = PairBatch.of_rollout(tuning, inputs.prompts, chunk, step, number, guidance)
                 with loop.accumulate():
                     with loop.autocast():
                         loss = pair_loss(loss_settings, tuning, pairs, fixed)

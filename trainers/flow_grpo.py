@@ -157,8 +157,8 @@ class NoisyRollouts:
 
         share = len(self.current) // self.config.reward.updates
         for start in range(update * share, (update + 1) * share, self.micro_batch_size):
-            part = self.current.take(slice(start, start + self.micro_batch_size))
-            yield Images.of(part, self.loop.accelerator.device)
+            chunk = self.current.take(slice(start, start + self.micro_batch_size))
+            yield Images.of(chunk, self.loop.accelerator.device)
 
     def draw(
         self,
@@ -178,8 +178,8 @@ class NoisyRollouts:
             parts.append(self.sampler.rollout(self.denoiser, *inputs))
         kept = {}
         for name in ("states", "log_probs"):
-            kept[name] = torch.cat([getattr(part, name) for part in parts])
-        return Sampled(torch.cat([part.latents for part in parts]), kept)
+            kept[name] = torch.cat([getattr(rollout, name) for rollout in parts])
+        return Sampled(torch.cat([rollout.latents for rollout in parts]), kept)
 
     def reference(self, index: int, latents: Float[Tensor, "b c h w"], cond: Conditioning) -> Transition:
         """Distribution of a step's outcome under the starting model, without gradient."""

@@ -192,11 +192,11 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
     loop = tuning.loop
     rollout: Rollout | None = None
     for step in loop.steps():
-        number, part = divmod(step, settings.updates)
-        if part == 0 or rollout is None:  # a resumed run makes the same images again
+        number, update = divmod(step, settings.updates)
+        if update == 0 or rollout is None:  # a resumed run makes the same images again
             with old.active(), tuning.rollouts():
                 rollout = rollouts.make(number, loop)
-        for images in micro_batches(rollout, part, settings.updates, tuning.micro_batch_size):
+        for images in micro_batches(rollout, update, settings.updates, tuning.micro_batch_size):
             ids = [inputs.prompts.cache.ids[row] for row in images.rows.tolist()]
             cond = inputs.prompts.conditioning(images.rows, loop.accelerator.device)
             for noise, t in noisings(images, rollouts, times, step):
@@ -205,7 +205,7 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
                         loss = loss_of(config, tuning, old, images, cond, noise, t)
                     loop.backward(loss, ids)
         loop.update()
-        if part == settings.updates - 1:
+        if update == settings.updates - 1:
             old.follow(config.nft.decay(step + 1))
 
         if tuning.is_validation_step() or loop.is_last():
@@ -217,10 +217,10 @@ def tune(config: Config, inputs: OnlineInputs, monitor: Monitor, folder: Path, r
     return tuning.save()
 
 
-def micro_batches(rollout: Rollout, part: int, updates: int, size: int) -> Iterator[Rollout]:
+def micro_batches(rollout: Rollout, update: int, updates: int, size: int) -> Iterator[Rollout]:
     """The images of one of a rollout's updates, a few at a time."""
     n = len(rollout) // updates
-    for first in range(part * n, (part + 1) * n, size):
+    for first in range(update * n, (update + 1) * n, size):
         yield rollout.take(slice(first, first + size))
 
 

@@ -177,10 +177,10 @@ class Workbench:
         scorers = {name: self.scorers[name] for name in names}
         columns: dict[str, list[Scores]] = {name: [] for name in names}
         rows = list(range(len(batch)))
-        for part in in_batches(
+        for batch_scores in in_batches(
             rows, BatchSize(len(rows)), lambda rows: score_batch(batch[rows], scorers, self.device)
         ):
-            for name, scores in part.items():
+            for name, scores in batch_scores.items():
                 columns[name].append(scores)
         return {name: join(parts) for name, parts in columns.items()}
 

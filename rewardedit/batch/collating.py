@@ -70,7 +70,7 @@ def split_by_fields(samples: Sequence[Sample], fields: Collection[str] = OPTIONA
     def lacking(sample: EditSample) -> list[bool]:
         return [getattr(sample, name) is None for name in fields]
 
-    return [list(part) for _, part in itertools.groupby(samples, lacking)]
+    return [list(group) for _, group in itertools.groupby(samples, lacking)]
 
 
 def common_fields(samples: Sequence[EditSample]) -> list[str]:

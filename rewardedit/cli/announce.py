@@ -209,12 +209,12 @@ def written(values: Any) -> list[str]:
     return [*paths, *chain.from_iterable(map(written, values.values()))]
 
 
-def download_line(need: Needed, found: OnHub | None) -> str:
+def download_line(need: Needed, listing: OnHub | None) -> str:
     """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
     size = "size and licence unknown"
     known = size_of(need.name)
-    if found is not None:
-        size = f"at most {found.size / 1e9:.1f} GB, licence {found.licence or 'not stated'}"
+    if listing is not None:
+        size = f"at most {listing.size / 1e9:.1f} GB, licence {listing.licence or 'not stated'}"
     elif known is not None:
         size = f"about {known:g} GB, licence unknown until the hub is reached"
     return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {size}"

@@ -216,10 +216,10 @@ def _incomplete(files: dict[str, Path]) -> str | None:
             return f"{len(shards - names)} of {len(shards)} files of weights are missing"
     if "model_index.json" in files:
         components = read_settings_file(files["model_index.json"])
-        for part in PARTS:
-            used = components.get(part) not in (None, [None, None])
-            if used and not any(name.startswith(f"{part}/") for name in weights):
-                return f"the weights of its {part} are missing"
+        for component in PARTS:
+            used = components.get(component) not in (None, [None, None])
+            if used and not any(name.startswith(f"{component}/") for name in weights):
+                return f"the weights of its {component} are missing"
     return None
 
 

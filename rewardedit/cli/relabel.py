@@ -86,7 +86,7 @@ def read_share(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    part, _, parts = text.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise ValueError(f"--shard: expected K/N with K from 1 to N, such as 3/16; got {text!r}")
-    return int(part), int(parts)
+    return int(number), int(count)

@@ -60,7 +60,7 @@ def warn_of_small_models(used: Mapping[str, set[str]], size: tuple[int, int] | N
         size: width and height of the images; None: unknown, and nothing is printed.
         remedy: what to do for photographs.
     """
-    parts = {part: names & NAMES.keys() for part, names in used.items() if names & NAMES.keys()}
+    parts = {name: names & NAMES.keys() for name, names in used.items() if names & NAMES.keys()}
     if not parts or size in (None, (SIDE, SIDE)) or not processes().is_main_process:
         return
     models = ", ".join(sorted(set().union(*parts.values())))

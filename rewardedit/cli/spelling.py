@@ -72,11 +72,11 @@ def fields_of(module: str, name: str) -> dict[str, Group | None] | None:
         if inherited is None:
             return None
         fields |= inherited
-    for part in node.body:
-        if not (isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)):
+    for statement in node.body:
+        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
             continue
-        if not ast.unparse(part.annotation).startswith("ClassVar"):
-            fields[part.target.id] = _group(module, part.annotation)
+        if not ast.unparse(statement.annotation).startswith("ClassVar"):
+            fields[statement.target.id] = _group(module, statement.annotation)
     return fields
 
 

@@ -32,9 +32,9 @@ def quiet(imported: bool = False) -> None:
     for library in ("transformers", "diffusers"):
         os.environ.setdefault(f"{library.upper()}_VERBOSITY", "error")  # read when it is imported
         if library in sys.modules or not imported:
-            own = importlib.import_module(f"{library}.utils.logging")
-            own.set_verbosity_error()
-            own.disable_progress_bar()
+            library_logging = importlib.import_module(f"{library}.utils.logging")
+            library_logging.set_verbosity_error()
+            library_logging.disable_progress_bar()
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # on a CPU it asks for a faster kernel
     warnings.filterwarnings("ignore", category=FutureWarning)
     warnings.filterwarnings("ignore", message=r"The `local_dir_")  # datasets asks the hub in an old way

@@ -124,15 +124,15 @@ def usable_rows(
     parts = row_shards(ValidatedRows(rows, check), CHECK_BATCH)
 
     def read(number: int, path: Path) -> None:
-        part = ReadErrors(parts[number], data.size, data.resize, fields=())
-        workers = data.workers(len(part))
+        shard = ReadErrors(parts[number], data.size, data.resize, fields=())
+        workers = data.workers(len(shard))
         if workers:
-            part.unlike.share_memory_()
+            shard.unlike.share_memory_()
         generator = torch.Generator()  # or it draws from the global one
-        loader = DataLoader(part, CHECK_BATCH, num_workers=workers, collate_fn=list, generator=generator)
+        loader = DataLoader(shard, CHECK_BATCH, num_workers=workers, collate_fn=list, generator=generator)
         numbered = enumerate(chain.from_iterable(loader), number * len(parts[0]))
         write_json(path, {row: reason for row, reason in numbered if reason})
-        part.tell_unlike()
+        shard.tell_unlike()
 
     settings = {"data": data if made_of is None else made_of, "rows": len(rows)}
     paths = stage(folder / "checked", settings, read, len(parts), "part-{:05d}.json")

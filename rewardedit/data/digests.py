@@ -69,7 +69,7 @@ def _exists(text: str) -> bool:
 def _files(path: Path, results: list[Path]) -> Iterator[Path]:
     """Files of a folder, in order, without hidden ones and those of the result."""
     for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        hidden = any(name.startswith(".") for name in file.relative_to(path).parts)
         if file.is_file() and not hidden and not any(map(file.resolve().is_relative_to, results)):
             yield file
 

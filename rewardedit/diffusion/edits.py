@@ -48,8 +48,8 @@ class Edits:
         """The rows of several calls, in order."""
         if len(edits) == 1:
             return edits[0]
-        reasons = list(chain.from_iterable(part.reason for part in edits))
-        return cls(torch.cat([part.images for part in edits]), reasons)
+        reasons = list(chain.from_iterable(batch.reason for batch in edits))
+        return cls(torch.cat([batch.images for batch in edits]), reasons)
 
     def __len__(self) -> int:
         return len(self.reason)

@@ -29,14 +29,14 @@ def quantize_pipeline(family: EditFamily, pipe: Any, device: torch.device | str)
     """
     require_quantizable(family)
     for name in family.quantized_parts:
-        part = getattr(pipe, name)
-        if part is not None:
-            four_bit.quantize(part, device, kept_layers(family, name))
+        module = getattr(pipe, name)
+        if module is not None:
+            four_bit.quantize(module, device, kept_layers(family, name))
 
 
-def kept_layers(family: EditFamily, part: str) -> tuple[str, ...]:
+def kept_layers(family: EditFamily, name: str) -> tuple[str, ...]:
     """Names of the layers of a part that stay as they are."""
-    return family.quantized_except if part == family.denoiser_name else ()
+    return family.quantized_except if name == family.denoiser_name else ()
 
 
 def saved_bytes(family: EditFamily, parts: Mapping[str, nn.Module], number: int) -> int:

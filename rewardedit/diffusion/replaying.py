@@ -180,8 +180,8 @@ class Replay:
             inputs = [tensor.to(where, copy=True) for tensor in tensors]
             held = iter(inputs)
             values, layout = tree_flatten((args, kwargs))
-            own = tree_unflatten([next(held) if isinstance(v, Tensor) else v for v in values], layout)
-            graph, output = self.record(lambda: self.forward(*own[0], **own[1]))
+            arguments = tree_unflatten([next(held) if isinstance(v, Tensor) else v for v in values], layout)
+            graph, output = self.record(lambda: self.forward(*arguments[0], **arguments[1]))
         return Recording(graph, inputs, output)
 
 

@@ -153,8 +153,8 @@ def steps_with_gradient(
     """Last part of a rollout: its latents at the end, with gradient. The state itself is not changed, but for
     its generators.
     """
-    own = replace(state, scheduler=copy_of_rows(state.scheduler, slice(None), state.latents.shape))
-    return _denoise(family, denoiser, own, len(own.scheduler.timesteps[: own.config.stop]))
+    copied = replace(state, scheduler=copy_of_rows(state.scheduler, slice(None), state.latents.shape))
+    return _denoise(family, denoiser, copied, len(copied.scheduler.timesteps[: copied.config.stop]))
 
 
 def _denoise(

@@ -54,18 +54,18 @@ def copy_of_rows(scheduler: Any, rows: slice, shape: torch.Size) -> Any:
     Raises:
         ValueError: naming a scheduler with a state that cannot be divided, such as DPMSolverSDE's noise tree.
     """
-    own = copy.copy(scheduler)
+    scheduler_copy = copy.copy(scheduler)
     for name, value in vars(scheduler).items():
         if isinstance(value, list):
-            setattr(own, name, [_rows_of(kept, rows, shape) for kept in value])
+            setattr(scheduler_copy, name, [_rows_of(kept, rows, shape) for kept in value])
             continue
         if rows != slice(None) and not isinstance(value, DIVISIBLE):
             raise ValueError(
                 f"{type(scheduler).__name__}: keeps {name} ({type(value).__name__}) between steps, which "
                 "cannot be divided into micro-batches; use DDIM, DDPM, Euler or DPM-Solver++"
             )
-        setattr(own, name, _rows_of(value, rows, shape))
-    return own
+        setattr(scheduler_copy, name, _rows_of(value, rows, shape))
+    return scheduler_copy
 
 
 def _rows_of(value: Any, rows: slice, shape: torch.Size) -> Any:
@@ -203,10 +203,10 @@ class SampleDDIMInverseScheduler(DDIMInverseScheduler):
     ) -> DDIMSchedulerOutput | tuple[Tensor, Tensor]:
         """The latents one step noisier, at the level of `timestep`, and the clean ones that they imply."""
         before = int(timestep) - self.config.num_train_timesteps // self.num_inference_steps
-        own = self.alphas_cumprod[before] if before >= 0 else self.initial_alpha_cumprod
+        alpha_before = self.alphas_cumprod[before] if before >= 0 else self.initial_alpha_cumprod
         alpha = self.alphas_cumprod[int(timestep)]
         noise = (sample - alpha.sqrt() * model_output) / (1 - alpha).sqrt()
-        clean = (sample - (1 - own).sqrt() * noise) / own.sqrt()
+        clean = (sample - (1 - alpha_before).sqrt() * noise) / alpha_before.sqrt()
         noisier = alpha.sqrt() * clean + (1 - alpha).sqrt() * noise
         if not return_dict:
             return noisier, clean
@@ -215,11 +215,11 @@ class SampleDDIMInverseScheduler(DDIMInverseScheduler):
 
 def set_ddim(pipe: Any) -> None:
     """Gives a pipeline DDIM and its inverse, on the model's own noise schedule."""
-    own = pipe.scheduler.config
+    config = pipe.scheduler.config
     # The inverse supports two ways to space steps; other samplers' models, such as Euler's, may have a third.
-    spacing = "trailing" if own.get("timestep_spacing") == "trailing" else "leading"
-    pipe.scheduler = DDIMScheduler.from_config(own, timestep_spacing=spacing)
-    sample = own.get("prediction_type") == "sample"
+    spacing = "trailing" if config.get("timestep_spacing") == "trailing" else "leading"
+    pipe.scheduler = DDIMScheduler.from_config(config, timestep_spacing=spacing)
+    sample = config.get("prediction_type") == "sample"
     inverse = SampleDDIMInverseScheduler if sample else DDIMInverseScheduler
     pipe.inverse_scheduler = inverse.from_config(pipe.scheduler.config)
 

@@ -146,8 +146,8 @@ def stochastic_scheduler(family: EditFamily, scheduler: Any, sampler: Sampler) -
             )
         # Latents have no bounds for clipping; DDIM's steps are evenly spaced from either end.
         spacing = "trailing" if config.get("timestep_spacing") == "trailing" else "leading"
-        own = {"timestep_spacing": spacing, "clip_sample": False, "thresholding": False}
-        return DDIMScheduler.from_config(config, **own)
+        settings = {"timestep_spacing": spacing, "clip_sample": False, "thresholding": False}
+        return DDIMScheduler.from_config(config, **settings)
     name = type(scheduler).__name__
     if sampler == "ddim":
         raise ValueError(

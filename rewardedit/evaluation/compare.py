@@ -58,7 +58,7 @@ class Judge:
 def edit_part(
     editor: Editor,
     samples: HeldOut,
-    part: slice,
+    chunk: slice,
     target_score: float,
     settings: SamplingConfig,
     evaluate: EvaluateConfig,
@@ -75,7 +75,7 @@ def edit_part(
     autocast = evaluate.autocast and editor.pipe.dtype == torch.float32
     with devices.autocast(editor.pipe.device.type, autocast):
         size = BatchSize(evaluate.batch_size)
-        return torch.cat(list(in_batches(range(part.start, part.stop), size, edit)))
+        return torch.cat(list(in_batches(range(chunk.start, chunk.stop), size, edit)))
 
 
 def slices(n: int, evaluate: EvaluateConfig) -> list[slice]:
@@ -123,8 +123,8 @@ def choose_settings(
 
     def rate(number: int, path: Path) -> None:
         parts = []
-        for part in slices(len(val), evaluate):
-            parts.append(edit_part(load(), val, part, BEST, grid[number], evaluate))
+        for chunk in slices(len(val), evaluate):
+            parts.append(edit_part(load(), val, chunk, BEST, grid[number], evaluate))
         values = judge.values(val, torch.cat(parts))
         valid = values[values.isfinite()]
         write_json(path, float(valid.mean()) if len(valid) else None)

@@ -156,8 +156,10 @@ def _scores(of: Compared, row: int) -> list[tuple[str, list[str]]]:
     for scorer, main in of.scores[of.main].items():
         plain = of.names[scorer].name
         lines[plain] = [of.scores[name][scorer].score for name in of.edited]
-        for part in main.parts:
-            lines[f"{plain} · {part}"] = [of.scores[name][scorer].parts.get(part) for name in of.edited]
+        for sub_score in main.parts:
+            lines[f"{plain} · {sub_score}"] = [
+                of.scores[name][scorer].parts.get(sub_score) for name in of.edited
+            ]
     return [(name, _cells(values, row)) for name, values in lines.items()]
 
 

@@ -98,7 +98,7 @@ def bpm_overall(
             As in the released code, preservations of exactly 0 and −1 (edits of the whole image, failures)
             have no part in these ends and may come to lie outside. None takes the parts as they are.
     """
-    parts = [np.asarray(part, dtype=float) for part in (modify, preserve, size, position)]
+    parts = [np.asarray(values, dtype=float) for values in (modify, preserve, size, position)]
     if normalise == "batch":
         parts[0] = _between_ends(parts[0], parts[0])
         parts[1] = _between_ends(parts[1], parts[1][(parts[1] != 0) & (parts[1] != -1)])

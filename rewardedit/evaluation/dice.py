@@ -166,8 +166,8 @@ def editors_table(scores: Mapping[str, Scores], ratings: Mapping[str, Values]) -
     rows: dict[str, dict[str, float]] = {}
     for name, by_row in scores.items():
         row = {"score": float(by_row.score.nanmean())}
-        for part in ("coherent", "unwanted_area", "unchanged"):
-            row[part] = float(by_row.parts[part].nanmean())
+        for sub_score in ("coherent", "unwanted_area", "unchanged"):
+            row[sub_score] = float(by_row.parts[sub_score].nanmean())
         row["invalid"] = float((~by_row.valid).float().mean())
         row["rating"] = float(np.nanmean(np.asarray(ratings[name], dtype=float)))
         rows[name] = row

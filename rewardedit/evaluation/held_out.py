@@ -152,9 +152,9 @@ def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tu
 
 
 def _read(rows: Rows, indices: list[int], size: int, policy: str) -> HeldOut:
-    part = Subset(rows, indices)  # type: ignore[arg-type]
-    prepared = PreparedRows(part, size, policy)
-    sources = source_ids(part)
+    subset = Subset(rows, indices)  # type: ignore[arg-type]
+    prepared = PreparedRows(subset, size, policy)
+    sources = source_ids(subset)
     samples: list[EditSample] = []
     kept_sources: list[str] = []
     reasons: list[str] = []

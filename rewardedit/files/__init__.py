@@ -327,7 +327,7 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
 
     It is written and not mapped: a process that fills a mapped file is killed if the disk is full.
     """
-    arrays = [np.load(part, mmap_mode="r") for part in parts]
+    arrays = [np.load(array_path, mmap_mode="r") for array_path in parts]
     rows = sum(map(len, arrays))
     shape = (rows, *arrays[0].shape[1:])
     descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
@@ -342,7 +342,7 @@ def join_arrays(parts: Sequence[Path], path: Path) -> None:
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:
     """The lists of several JSON files, concatenated by name."""
     joined: dict[str, list[Any]] = {}
-    for part in parts:
-        for name, values in read_json_file(part).items():
+    for path in parts:
+        for name, values in read_json_file(path).items():
             joined.setdefault(name, []).extend(values)
     return joined

@@ -33,14 +33,14 @@ def label_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray]
     """
     is_as_stored = _is_coloured(image) or image.mode.startswith("I;")
 
-    def numbers(part: Image.Image) -> np.ndarray:
-        return np.asarray(part if is_as_stored else part.convert("L"))
+    def numbers(strip: Image.Image) -> np.ndarray:
+        return np.asarray(strip if is_as_stored else strip.convert("L"))
 
     highest = int(numbers(image).max())
     if not (_is_coloured(image) or 0 < highest <= MOST_LABELS):
         return None
     _warn(highest)
-    return lambda part, channels: np.where(numbers(part)[:, :, None] > 0, np.uint8(255), np.uint8(0))
+    return lambda strip, channels: np.where(numbers(strip)[:, :, None] > 0, np.uint8(255), np.uint8(0))
 
 
 def _is_coloured(image: Image.Image) -> bool:

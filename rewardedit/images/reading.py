@@ -248,8 +248,8 @@ def _from_pil(image: Image.Image, channels: int) -> Pixels:
 
     array = np.empty((*size, channels), dtype=np.float32 if is_deep else np.uint8)
     lying = LYING[orientation](array) if orientation in LYING else array
-    for top, part in _parts(image):  # few rows at a time: the whole is held only as the result
-        lying[top : top + part.height] = read(part, channels)
+    for top, strip in _parts(image):  # few rows at a time: the whole is held only as the result
+        lying[top : top + strip.height] = read(strip, channels)
     pixels = torch.from_numpy(array).permute(2, 0, 1)
     return pixels.contiguous() if is_deep else pixels
 
@@ -262,7 +262,7 @@ def _view_of_pil(image: Image.Image, channels: int) -> Pixels:
 
 def _mask_reader(image: Image.Image) -> Callable[[Image.Image, int], np.ndarray]:
     """Returns the function that reads parts of a mask: their transparency, labels or brightness."""
-    if image.has_transparency_data and any(_brushed(part).any() for _, part in _parts(image)):
+    if image.has_transparency_data and any(_brushed(strip).any() for _, strip in _parts(image)):
         return _brushed
     return label_reader(image) or _colours
 

@@ -144,8 +144,8 @@ class LlmParser:
         unanswered: dict[str, Unparsed] = {}
         failed: AnswerError | None = None
         for first in range(0, len(wanted), self.batch_size):
-            part = wanted[first : first + self.batch_size]
-            for text, parsed in zip(part, self._parse(part), strict=True):
+            chunk = wanted[first : first + self.batch_size]
+            for text, parsed in zip(chunk, self._parse(chunk), strict=True):
                 if not isinstance(parsed, _Unanswered):
                     self._keep(text, parsed)
                 elif parsed.error.may_pass:

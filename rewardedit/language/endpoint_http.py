@@ -155,8 +155,8 @@ def _seconds(text: str | None, now: float) -> float | None:
     try:
         match = DURATION.fullmatch(text)
         if match is not None:
-            parts = zip(match.groups(), UNITS, strict=True)
-            seconds = sum(float(part) * unit for part, unit in parts if part)
+            amounts = zip(match.groups(), UNITS, strict=True)
+            seconds = sum(float(amount) * unit for amount, unit in amounts if amount)
         elif re.fullmatch(r"\d+(?:\.\d+)?", text):
             seconds = float(text)
             if seconds > 1000 * EPOCH:

@@ -176,8 +176,8 @@ def attend(
         raise ValueError("a shared prefix: expected no dropout and no mask besides the causal one")
     # May differ from the queries' dtype under autocast, and from the prefix's if autocast began after it.
     dtype = value.continuation.dtype
-    keys = [part.to(dtype) for part in (*key.before, key.continuation)]
-    values = [part.to(dtype) for part in (*value.before, value.continuation)]
+    keys = [tensor.to(dtype) for tensor in (*key.before, key.continuation)]
+    values = [tensor.to(dtype) for tensor in (*value.before, value.continuation)]
     query = query.to(dtype)
     if has_lse(query):
         out = AttentionInParts.apply(query, scaling, *keys, *values)
@@ -196,7 +196,7 @@ def dense_attention(
     groups = query.shape[1] // keys[-1].shape[1]
 
     def joined(parts: Sequence[Tensor]) -> Tensor:
-        whole = torch.cat([part.expand(len(query), -1, -1, -1) for part in parts], 2)
+        whole = torch.cat([tensor.expand(len(query), -1, -1, -1) for tensor in parts], 2)
         return whole.repeat_interleave(groups, 1)
 
     k = joined(keys)
@@ -311,9 +311,9 @@ class Fold:
             x = x.view(self.kv_heads, self.b, self.groups, self.s, -1).transpose(0, 1)
         return x.reshape(self.b, self.kv_heads * self.groups, self.s, -1)
 
-    def expand(self, part: Tensor) -> Tensor:
+    def expand(self, tensor: Tensor) -> Tensor:
         """Repeats keys or values for their group under a causal mask."""
-        return part.repeat_interleave(self.groups, 1) if self.causal and self.groups > 1 else part
+        return tensor.repeat_interleave(self.groups, 1) if self.causal and self.groups > 1 else tensor
 
     def reduce(self, x: Tensor) -> Tensor:
         """The gradient of the input of `expand`."""

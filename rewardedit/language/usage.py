@@ -78,8 +78,8 @@ def _is_count(value: Any) -> bool:
 def add_up(parts: Iterable[Mapping[str, Usage]]) -> dict[str, Usage]:
     """The sum of several usages, separately for each endpoint and model."""
     total: dict[str, Usage] = {}
-    for part in parts:
-        for name, counts in part.items():
+    for usages in parts:
+        for name, counts in usages.items():
             total.setdefault(name, Usage()).add(counts)
     return total
 

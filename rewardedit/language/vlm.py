@@ -203,7 +203,7 @@ def quantised(
         "bnb_4bit_compute_dtype": dtype,
     }
     chosen = four if bits == "4bit" else {"load_in_8bit": True}
-    config = BitsAndBytesConfig(**chosen, llm_int8_skip_modules=[f".*{part}" for part in OTHER_PARTS])
+    config = BitsAndBytesConfig(**chosen, llm_int8_skip_modules=[f".*{name}" for name in OTHER_PARTS])
     return {"quantization_config": config, "device_map": {"": device}}
 
 

@@ -80,8 +80,8 @@ def load_index(name: str) -> dict[str, Any]:
             "run; use a stock one"
         )
 
-    for part, value in index.items():
-        if part.startswith("_") or not isinstance(value, list) or len(value) != 2 or value[0] is None:
+    for component, value in index.items():
+        if component.startswith("_") or not isinstance(value, list) or len(value) != 2 or value[0] is None:
             continue
         library, kind = value
         known = library in ("diffusers", "transformers") or (
@@ -91,8 +91,8 @@ def load_index(name: str) -> dict[str, Any]:
         )
         if not known or not isinstance(kind, str):
             raise ValueError(
-                f"{name}: expected parts of diffusers and transformers; got {part} of {str(library)[:80]}, "
-                "whose code is never run; use a stock pipeline"
+                f"{name}: expected parts of diffusers and transformers; got {component} of "
+                f"{str(library)[:80]}, whose code is never run; use a stock pipeline"
             )
 
     return index

@@ -18,9 +18,9 @@ SHARED = "shared.json"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
-def read_weights(folder: str | Path, part: str) -> dict[str, Tensor]:
+def read_weights(folder: str | Path, component: str) -> dict[str, Tensor]:
     """Weights of a part of a saved pipeline, by their names."""
-    return load_file(Path(folder) / part / WEIGHTS)
+    return load_file(Path(folder) / component / WEIGHTS)
 
 
 def shared_parts(folder: str, index: dict[str, Any], dtype: torch.dtype | None = None) -> dict[str, Any]:
@@ -37,14 +37,16 @@ def shared_parts(folder: str, index: dict[str, Any], dtype: torch.dtype | None =
 
     path = Path(folder) / SHARED
     parts = {}
-    for part, name in read_settings_file(path).items() if path.is_file() else ():
+    for component, name in read_settings_file(path).items() if path.is_file() else ():
         if name not in NAMES:
-            raise ValueError(f"{path}: {part}: expected the name of a packaged model; got {str(name)[:80]!r}")
-        kind = getattr(diffusers, index[part][1])
-        module = kind.from_config(kind.load_config(folder, subfolder=part))
-        weights = read_weights(resolve_model(name), part) | read_weights(folder, part)
+            raise ValueError(
+                f"{path}: {component}: expected the name of a packaged model; got {str(name)[:80]!r}"
+            )
+        kind = getattr(diffusers, index[component][1])
+        module = kind.from_config(kind.load_config(folder, subfolder=component))
+        weights = read_weights(resolve_model(name), component) | read_weights(folder, component)
         for key, value in weights.items():
             weights[key] = value.to(dtype or torch.float32) if value.is_floating_point() else value
         module.load_state_dict(weights, assign=True)
-        parts[part] = module.eval()
+        parts[component] = module.eval()
     return parts

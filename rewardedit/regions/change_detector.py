@@ -64,8 +64,10 @@ class ChangeDetector(nn.Module):
                     _by_contrast(numbers, number, (rows, columns), before[row], after[row]),
                     UNNAMED,
                 )
-                part = change[rows, columns][numbers[rows, columns] == number]
-                share = 1.0 if self.fixed_confidence else float(part.double().sum()) / (height * width)
+                pixel_changes = change[rows, columns][numbers[rows, columns] == number]
+                share = (
+                    1.0 if self.fixed_confidence else float(pixel_changes.double().sum()) / (height * width)
+                )
                 box = (columns.start / width, rows.start / height, columns.stop / width, rows.stop / height)
                 differences.append(Difference(command, subject, box, share))
             instances.append(Detection(tuple(differences), len(differences)))
@@ -129,18 +131,20 @@ def _by_contrast(
     radius = max(1, 2 * max(numbers.shape) // GRID)
     rows, columns = (slice(max(0, side.start - radius), side.stop + radius) for side in place)
     near = numbers[rows, columns]
-    part = near == number
-    ring = (dilated(part[None, None].float(), radius)[0, 0] > 0) & (near == 0)
+    changed = near == number
+    ring = (dilated(changed[None, None].float(), radius)[0, 0] > 0) & (near == 0)
     if not ring.any():
         return "EDIT"
-    was_plain = _contrast(before[:, rows, columns], part, ring) < PLAIN
-    is_plain = _contrast(after[:, rows, columns], part, ring) < PLAIN
+    was_plain = _contrast(before[:, rows, columns], changed, ring) < PLAIN
+    is_plain = _contrast(after[:, rows, columns], changed, ring) < PLAIN
     if was_plain == is_plain:
         return "EDIT"
     return "ADD" if was_plain else "REMOVE"
 
 
-def _contrast(image: Float[Tensor, "3 h w"], part: Bool[Tensor, "h w"], ring: Bool[Tensor, "h w"]) -> float:
+def _contrast(
+    image: Float[Tensor, "3 h w"], changed: Bool[Tensor, "h w"], ring: Bool[Tensor, "h w"]
+) -> float:
     """Mean OKLab distance of a part to the median colour of the ring around it."""
     around_it = image[:, ring].median(dim=1).values
-    return float((image[:, part] - around_it[:, None]).norm(dim=0).mean())
+    return float((image[:, changed] - around_it[:, None]).norm(dim=0).mean())

@@ -60,7 +60,7 @@ def _of_bpm(scorer: Bpm, batch: EditBatch) -> Explanation:
 
     record = _record(batch, scores)
     shown = [f"{name} {value:.2f}" for name, value in record["parts"].items() if value is not None]
-    parts = {name: float(part[0]) for name, part in scores.parts.items()}
+    parts = {name: float(values[0]) for name, values in scores.parts.items()}
     said = verdict(scorer, float(scores.score[0]), parts, scores.reason[0])
     details = [f"Parts, higher is better: {', '.join(shown)}"] if shown else []
 
@@ -183,7 +183,7 @@ def _dice_verdict(scores: Scores, analysis: Analysis) -> str:
 
 def _record(batch: EditBatch, scores: Scores) -> dict[str, Any]:
     """Score and parts of one edit for JSON, with None for NaN."""
-    parts = {name: float(part[0]) for name, part in scores.parts.items()}
+    parts = {name: float(values[0]) for name, values in scores.parts.items()}
     return {
         "instruction": batch.instruction[0],
         "score": float(scores.score[0]) if scores.valid[0] else None,

@@ -117,7 +117,9 @@ class Report:
             .render(
                 title=self.title,
                 parts=self.parts,
-                links=[(n, part["title"]) for n, (kind, part) in enumerate(self.parts) if kind in LINKED],
+                links=[
+                    (n, section["title"]) for n, (kind, section) in enumerate(self.parts) if kind in LINKED
+                ],
                 reload=self.reload,
                 style=Markup(_read("page.css")),
                 script=Markup(_read("page.js")),

@@ -81,9 +81,9 @@ class Scorer(nn.Module):
         if not isinstance(batch, EditBatch):
             raise ValueError(f"{name}: expected an EditBatch; got {type(batch).__name__}")
 
-        there = self.beside(batch)
-        if there is not batch:
-            return self(there, prepared).to(batch.edited.device)
+        moved = self.beside(batch)
+        if moved is not batch:
+            return self(moved, prepared).to(batch.edited.device)
 
         missing = sorted(field for field in self.required_fields if getattr(batch, field) is None)
         if missing:
@@ -117,8 +117,8 @@ class Scorer(nn.Module):
         def scores(edited: Tensor) -> Scores:
             return self(batch.with_edited(edited))
 
-        found: Any = checkpoint(scores, batch.edited, use_reentrant=False)
-        return found
+        computed: Any = checkpoint(scores, batch.edited, use_reentrant=False)
+        return computed
 
     def _of_finite_rows(self, batch: EditBatch, prepared: Prepared | None) -> Scores:
         """Scores the rows whose edited image is finite; the others are skipped and invalid."""
@@ -129,16 +129,16 @@ class Scorer(nn.Module):
             nothing = nothing + 0 * batch.edited.nan_to_num(0, 0, 0).flatten(1).sum(1)
             return Scores.make(nothing, reason=reason)
 
-        found = self(batch[rows], None if prepared is None else prepared.take(rows))
+        scores = self(batch[rows], None if prepared is None else prepared.take(rows))
 
         def spread(values: Tensor) -> Tensor:
             index = torch.tensor(rows, device=values.device)
             return nothing.to(values).index_put((index,), values)
 
-        for row, text in zip(rows, found.reason, strict=True):
+        for row, text in zip(rows, scores.reason, strict=True):
             reason[row] = text
-        parts = {name: spread(values) for name, values in found.parts.items()}
-        return Scores.make(spread(found.score), parts, reason)
+        parts = {name: spread(values) for name, values in scores.parts.items()}
+        return Scores.make(spread(scores.score), parts, reason)
 
     def beside(self, batch: EditBatch) -> EditBatch:
         """The batch on the device of this scorer's weights; as it is if it lies there, or there are none."""
@@ -262,13 +262,13 @@ class FunctionScorer(Scorer):
 
 
 @contextmanager
-def recomputed(part: Any) -> Iterator[None]:
-    """Within this context `part.recomputes` is True: its activations are computed again going backwards."""
-    part.recomputes = True
+def recomputed(module: Any) -> Iterator[None]:
+    """Within this context `module.recomputes` is True: its activations are computed again going backwards."""
+    module.recomputes = True
     try:
         yield
     finally:
-        part.recomputes = False
+        module.recomputes = False
 
 
 class Combination(Scorer):
@@ -292,11 +292,11 @@ class Combination(Scorer):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Fingerprints of its scorers, by their names; scorers without one are left out."""
-        found = {}
+        fingerprints = {}
         for name, scorer in self.named():
             if fingerprint := scorer.fingerprint:
-                found[name] = fingerprint
-        return found
+                fingerprints[name] = fingerprint
+        return fingerprints
 
     def prepare(self, source: Float[Tensor, "b 3 h w"], instruction: list[str]) -> Prepared:
         if self.recomputes:  # each scorer does it within its own computation
@@ -317,7 +317,7 @@ class Combination(Scorer):
     def reasons(self, scores: Mapping[str, Scores]) -> list[str | None]:
         """For each row, the reasons why it is invalid, with the scorers' names; None if it is valid."""
         reasons: list[str | None] = []
-        for texts in zip(*(found.reason for found in scores.values()), strict=True):
+        for texts in zip(*(scored.reason for scored in scores.values()), strict=True):
             named = zip(scores, texts, strict=True)
             reasons.append("; ".join(f"{name}: {text}" for name, text in named if text) or None)
         return reasons

@@ -150,21 +150,21 @@ class Dice(Scorer):
             require_unset(options, [field.name for field in dataclasses.fields(options)], reason)
             if max_new_tokens != MOST_TOKENS:
                 raise ValueError(f"max_new_tokens: has no effect {reason}")
-        found: DifferenceDetector
+        difference_detector: DifferenceDetector
         judge: CoherenceJudge
         shared = None
         if first == CHANGE:
-            found = ChangeDetector(_finder(objects), fixed_confidence=confidence == "fixed")
+            difference_detector = ChangeDetector(_finder(objects), fixed_confidence=confidence == "fixed")
         else:
             shared = load_dice(first, options)
-            found = VlmDetector(shared, confidence, max_new_tokens, both_orders)
+            difference_detector = VlmDetector(shared, confidence, max_new_tokens, both_orders)
         if second == RULES:
             judge = CoherenceRules()
         else:
             same = shared is not None and first == second
-            own = shared if same and shared is not None else load_dice(second, options)
-            judge = VlmCoherence(own, max_new_tokens)
-        return cls(found, judge, max_dropped)
+            judge_model = shared if same and shared is not None else load_dice(second, options)
+            judge = VlmCoherence(judge_model, max_new_tokens)
+        return cls(difference_detector, judge, max_dropped)
 
     @classmethod
     def resolved(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,11 +185,11 @@ class Dice(Scorer):
     @property
     def fingerprint(self) -> dict[str, Any]:
         """Names and hashes of the models, and a hash of their prompts; {} without models."""
-        found = {}
-        for name, part in (("detector", self.detector), ("coherence", self.judge)):
-            if isinstance(part, VlmDetector | VlmCoherence):
-                found[name] = _fingerprint(part)
-        return found
+        fingerprints = {}
+        for name, component in (("detector", self.detector), ("coherence", self.judge)):
+            if isinstance(component, VlmDetector | VlmCoherence):
+                fingerprints[name] = _fingerprint(component)
+        return fingerprints
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         return self.scores_of(batch, self.analyse(batch))
@@ -300,12 +300,12 @@ def _finder(objects: str | Mapping[str, Any] | None) -> Any:
         raise ValueError(f"objects {name!r}: {error}") from error
 
 
-def _fingerprint(part: VlmDetector | VlmCoherence) -> dict[str, Any]:
-    dice = part.dice
+def _fingerprint(component: VlmDetector | VlmCoherence) -> dict[str, Any]:
+    dice = component.dice
     prompts = json.dumps(prompt_texts(dice.format)).encode()
     return {
         "model": dice.name,
         "model_hash": model_hash(dice.vlm),
         "prompt_hash": hashlib.sha256(prompts).hexdigest(),
-        "repetition_penalty": part.penalty if isinstance(part, VlmDetector) else 1.0,
+        "repetition_penalty": component.penalty if isinstance(component, VlmDetector) else 1.0,
     }

@@ -144,11 +144,11 @@ class VlmDetector(nn.Module):
         beginnings = [parsed.text[:start] for start in parsed.starts]
         choices = in_case_of(parsed.text[parsed.starts[0] :], COMMANDS)
         likely = choice_probabilities(self.dice.vlm, prompt, images, beginnings, choices).tolist()
-        found = []
+        differences = []
         for difference, shares in zip(parsed.differences, likely, strict=True):
             confidence = shares[COMMANDS.index(difference.command)]
-            found.append(replace(difference, confidence=confidence))
-        return tuple(found)
+            differences.append(replace(difference, confidence=confidence))
+        return tuple(differences)
 
 
 class VlmCoherence(nn.Module):
@@ -185,10 +185,10 @@ class VlmCoherence(nn.Module):
         self.dice.vlm.note_cut([instruction], "dice")
         plain = without(self.reserved, instruction)
 
-        def judge_some(part: Sequence[Difference]) -> list[Verdict]:
+        def judge_some(chunk: Sequence[Difference]) -> list[Verdict]:
             texts = []
             pairs = []
-            for difference in part:
+            for difference in chunk:
                 named = replace(difference, subject=without(self.reserved, difference.subject))
                 texts.append(self.dice.coherence_prompt(plain, named))
                 pairs.append(framed_pair(source, edited, difference, self.dice.format))

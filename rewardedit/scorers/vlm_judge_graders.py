@@ -122,16 +122,16 @@ class ByEndpoint:
 
     def __call__(self, questions: Sequence[Asked]) -> list[Graded]:
         chats: list[list[Message]] = []
-        for part, images in questions:
-            chats += starmap(messages, zip(part, images, strict=True))
+        for variants, images in questions:
+            chats += starmap(messages, zip(variants, images, strict=True))
         answers = self.answers(chats)
         for answer in answers:
             if isinstance(answer, AnswerError) and answer.may_pass:
                 raise answer
         graded = []
-        for part, images in questions:
-            graded.append(self.read(answers[: len(part)], images.device))
-            answers = answers[len(part) :]
+        for variants, images in questions:
+            graded.append(self.read(answers[: len(variants)], images.device))
+            answers = answers[len(variants) :]
         return graded
 
     def answers(self, chats: list[list[Message]]) -> list[Any]:

@@ -108,12 +108,12 @@ class Guard:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    part = message.get("body", b"")
-                    size += len(part)
+                    chunk = message.get("body", b"")
+                    size += len(chunk)
                     if size > limit:
                         raise too_large
-                    reservation.take(len(part))
-                    parts.append(part)
+                    reservation.take(len(chunk))
+                    parts.append(chunk)
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:

@@ -114,8 +114,8 @@ class LoadedScorers:
         try:
             rows: list[Row] = []
             size = self._size_for(samples[0].source.shape)
-            for part in in_batches(list(samples), size, lambda part: _score_together(part, scorers)):
-                rows += part
+            for scored in in_batches(list(samples), size, lambda chunk: _score_together(chunk, scorers)):
+                rows += scored
         except Exception as error:  # any: scorers may be others' code
             if _has_lost_gpu(error):
                 raise

@@ -68,9 +68,9 @@ def stage(
     else:
         _await(place.has_begun)
 
-    part, parts = (1, 1) if share is None else share
+    number, count = (1, 1) if share is None else share
     if not place.is_over():
-        engine()(Shards(make, paths, range(part - 1, shards, parts), place.is_over))
+        engine()(Shards(make, paths, range(number - 1, shards, count), place.is_over))
 
     if share is not None and not place.is_over():
         _require_end_by_share(place, finish)

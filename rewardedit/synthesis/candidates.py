@@ -77,11 +77,11 @@ class WithCandidates(Sequence):
         self._in_use: dict[str, tuple[int, list[Output]]] = {}
 
     def _read(self, name: str, shard: int) -> list[Output]:
-        number, found = self._in_use.get(name, (-1, []))
+        number, outputs = self._in_use.get(name, (-1, []))
         if number != shard:
-            found = list(read_outputs(reopened(self.outputs[name][shard])))
-            self._in_use[name] = (shard, found)
-        return found
+            outputs = list(read_outputs(reopened(self.outputs[name][shard])))
+            self._in_use[name] = (shard, outputs)
+        return outputs
 
     def __len__(self) -> int:
         return len(self.rows) * len(self.kinds)
@@ -105,12 +105,12 @@ class WithCandidates(Sequence):
         at, kind = divmod(index, len(self.kinds))
         sample = self.rows[at]
         name = self.kinds[kind]
-        own = {
+        originals = {
             "target": sample.target if sample.target is not None else sample.edited,
             "source": sample.source,
         }
-        if name in own:
-            return replace(sample, id=f"{sample.id}/{name}", edited=own[name])
+        if name in originals:
+            return replace(sample, id=f"{sample.id}/{name}", edited=originals[name])
 
         shard, place = divmod(at, self.shard_rows)
         output = self._read(name, shard)[place]

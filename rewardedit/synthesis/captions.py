@@ -84,29 +84,29 @@ def write_captions(
         return load_vlm(config.model, adapter=config.adapter, device=device, dtype=devices.llm_dtype())
 
     def make(number: int, path: Path) -> None:
-        found: list[dict[str, Any]] = []
-        for part in read_rows(parts[number], data, config.batch_size, number * len(parts[0]), CAPTIONS):
-            if part.batch is None:
+        records: list[dict[str, Any]] = []
+        for chunk in read_rows(parts[number], data, config.batch_size, number * len(parts[0]), CAPTIONS):
+            if chunk.batch is None:
                 continue
-            batch = part.batch
-            own = batch.source_caption is not None and batch.target_caption is not None
+            batch = chunk.batch
+            has_captions = batch.source_caption is not None and batch.target_caption is not None
             if batch.source_caption is not None and batch.target_caption is not None:
                 pairs = list(zip(batch.source_caption, batch.target_caption, strict=True))
             else:
                 own_words = (config.max_new_tokens, config.prompts)
                 pairs = caption_pairs(load(), batch.source, batch.instruction, *own_words)
-            for row, instruction, pair in zip(part.numbers, batch.instruction, pairs, strict=True):
-                before, after = pair if own else map(caption_of, pair)
+            for row, instruction, pair in zip(chunk.numbers, batch.instruction, pairs, strict=True):
+                before, after = pair if has_captions else map(caption_of, pair)
                 cut = next((answer for answer in pair if isinstance(answer, AnswerError)), None)
                 reason = None
                 if not (before.strip() and after.strip()):
                     reason = EMPTY_CAPTION
-                elif config.check and not own:
+                elif config.check and not has_captions:
                     reason = disagreement(before, after, instruction) if cut is None else f"a caption: {cut}"
-                found.append(
+                records.append(
                     {"row": row, "source_caption": before, "target_caption": after, "reason": reason}
                 )
-        _write(found, path)
+        _write(records, path)
 
     made_of = {"captions": config, "data": data, "rows": len(rows), **(more or {})}
     paths = stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)

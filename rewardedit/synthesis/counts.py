@@ -66,9 +66,9 @@ def planned_rows(
         "outputs of methods": rows * methods,
     }
     planned["sequences"] = 0
-    for own in sequences:
-        for number in range(len(own)):
-            planned["sequences"] += len(chosen_edits(own.turns(number), rules.turns, 0.0))
+    for data_set in sequences:
+        for number in range(len(data_set)):
+            planned["sequences"] += len(chosen_edits(data_set.turns(number), rules.turns, 0.0))
     return {name: n for name, n in planned.items() if n}
 
 

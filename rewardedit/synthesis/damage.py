@@ -77,8 +77,8 @@ def bent(source: Image, target: Image, mask: Mask, strength: float, generator: t
 def stained(source: Image, target: Image, mask: Mask, strength: float, generator: torch.Generator) -> Image:
     """Covers what the edit drew with a clearly different colour, with opacity `strength`."""
     where = mask * (target - source).abs().amax(0, keepdim=True).mul(10).clamp(0, 1)
-    own = (where * target).sum((1, 2), keepdim=True) / where.sum().clamp_min(1e-6)
-    colour = _unlike([own], generator)
+    drawn_colour = (where * target).sum((1, 2), keepdim=True) / where.sum().clamp_min(1e-6)
+    colour = _unlike([drawn_colour], generator)
     return target if colour is None else target + strength * where * (colour - target)
 
 
@@ -98,17 +98,17 @@ def recoloured(
 ) -> Image:
     """Draws the edit in another colour, clearly unlike its own and that of the source there."""
     places = edited_places(mask)
-    found = moved(source, target, places)
-    if found is None and len(places) != 1:
+    move = moved(source, target, places)
+    if move is None and len(places) != 1:
         return target
-    place = places[0] if found is None else found[1]
+    place = places[0] if move is None else move[1]
     shape = mask * drawn(target, place)[None].div(DRAWN).clamp(0, 1)
     if float(shape.max()) < 1:
         return target
     weight = shape.sum().clamp_min(1e-6)
-    own = (shape * target).sum((1, 2), keepdim=True) / weight
-    old = (shape * source).sum((1, 2), keepdim=True) / weight
-    colour = _unlike([own, old], generator)
+    drawn_colour = (shape * target).sum((1, 2), keepdim=True) / weight
+    source_colour = (shape * source).sum((1, 2), keepdim=True) / weight
+    colour = _unlike([drawn_colour, source_colour], generator)
     return target if colour is None else target + strength * shape * (colour - target)
 
 

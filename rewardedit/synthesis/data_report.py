@@ -46,15 +46,17 @@ def write_report(
     report.table("Rows by rule and label", _table(counts, 0))
     report.table("Rows by method and label", _table(counts, 1))
     report.panels("Measurements", _histograms(_measured_values(measured), thresholds))
-    report.wall("Examples", _wall({rule: list(found.values()) for rule, found in sorted(shown.items())}))
+    report.wall(
+        "Examples", _wall({rule: list(by_source.values()) for rule, by_source in sorted(shown.items())})
+    )
     return report.save(path)
 
 
 def _by_whole_numbers(counts: Counter[tuple[str, str, str]]) -> Counter[tuple[str, str, str]]:
-    found: Counter[tuple[str, str, str]] = Counter()
+    rounded: Counter[tuple[str, str, str]] = Counter()
     for (rule, method, label), n in counts.items():
-        found[rule, method, f"{float(label):.0f}"] += n
-    return found
+        rounded[rule, method, f"{float(label):.0f}"] += n
+    return rounded
 
 
 def _measured_values(measured: list[Path]) -> dict[str, dict[str, list[float]]]:

@@ -104,9 +104,9 @@ class Pairs(Sequence):
 
     def __getitem__(self, index: int) -> DifferenceRow:  # type: ignore[override]
         record = self.records[index]
-        found = self.differences(index)
+        differences = self.differences(index)
         source, edited = (load_image(self.find(record[name])) for name in ("source", "edited"))
-        return DifferenceRow(record["id"], source, edited, found)
+        return DifferenceRow(record["id"], source, edited, differences)
 
     def differences(self, index: int) -> tuple[Difference, ...]:
         """The differences of a pair; no image is read."""
@@ -126,9 +126,9 @@ def similar_pairs(
 
     made_of = {"encoder": choice.encoder, **_images_of(config, images)}
     paths = stage(folder / "features", made_of, encode, len(shards), "part-{:05d}.safetensors")
-    parts = list(map(load_file, paths))
-    features = torch.cat([part["features"] for part in parts])
-    read = torch.cat([part["read"] for part in parts]).bool()
+    encoded = list(map(load_file, paths))
+    features = torch.cat([shard["features"] for shard in encoded])
+    read = torch.cat([shard["read"] for shard in encoded]).bool()
     faults = {int(row): "its image cannot be read" for row in (~read).nonzero().flatten()}
     require_few(folder, unreadable_rows(faults), len(images), limit)
 
@@ -164,11 +164,11 @@ def _features(
             pixels.append(torch.zeros(3, ENCODER_SIDE, ENCODER_SIDE))
             read.append(0)
 
-    found = []
+    encoded = []
     with torch.no_grad():
-        for part in torch.stack(pixels).split(choice.batch_size):
-            found.append(encoder().features(part.to(devices.default_device())).cpu())
-    features = torch.nn.functional.normalize(torch.cat(found), dim=1)
+        for chunk in torch.stack(pixels).split(choice.batch_size):
+            encoded.append(encoder().features(chunk.to(devices.default_device())).cpu())
+    features = torch.nn.functional.normalize(torch.cat(encoded), dim=1)
     return {"features": features, "read": torch.tensor(read)}
 
 
@@ -212,20 +212,20 @@ def differences_of(first: BoxedImage, second: BoxedImage, choice: SimilarConfig)
         return []
     gone = [thing for thing in first.objects if thing.name not in second.names]
     new = [thing for thing in second.objects if thing.name not in first.names]
-    found: list[Difference] = []
+    differences: list[Difference] = []
     replaced: tuple[set[int], set[int]] = (set(), set())
     overlap = pairwise_iou(_boxes(gone), _boxes(new))
     while overlap.numel() and float(overlap.max()) >= choice.edit_iou:
         i, j = divmod(int(overlap.argmax()), overlap.shape[1])
         box = _around(gone[i], new[j]) if choice.boxes == "union" else new[j].box
-        found.append(Difference("EDIT", plain_subject(gone[i].name), box))
+        differences.append(Difference("EDIT", plain_subject(gone[i].name), box))
         overlap[i], overlap[:, j] = -1, -1
         replaced[0].add(i)
         replaced[1].add(j)
     for command, things, done in (("REMOVE", gone, replaced[0]), ("ADD", new, replaced[1])):
         rest = [thing for i, thing in enumerate(things) if i not in done]
-        found += [_difference(command, thing) for thing in rest]
-    return found
+        differences += [_difference(command, thing) for thing in rest]
+    return differences
 
 
 def _boxes(things: Sequence[BoxedObject]) -> Tensor:

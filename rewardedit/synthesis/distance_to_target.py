@@ -63,11 +63,11 @@ def object_not_moved(
 ) -> bool:
     """True if an object that the target moves is still visible in its old place."""
     places = edited_places(change_mask(source[None], target[None])[0])
-    found = moved(source, target, places)
-    if found is None:
+    move = moved(source, target, places)
+    if move is None:
         return False
     changed = _differences(edited[None], source[None])[0]
-    return float(changed[found[0]].mean()) < CLEARED
+    return float(changed[move[0]].mean()) < CLEARED
 
 
 def label_by_distance(distance: float, edit: Parsed, labels: Sequence[tuple[float, float]]) -> float | None:

@@ -117,9 +117,9 @@ def find_thresholds(
 
     clip_d = config.clip_d
     if clip_d is None:
-        own = [measured.clip_d for measured in targets if measured.clip_d is not None]
+        known_values = [measured.clip_d for measured in targets if measured.clip_d is not None]
         # Without captions no output has a CLIP-D either, so the threshold does not matter.
-        clip_d = float(np.percentile(own, config.clip_d_percentile)) if own else 0.0
+        clip_d = float(np.percentile(known_values, config.clip_d_percentile)) if known_values else 0.0
     return Thresholds(clip_d, (similarity[0], similarity[1]))
 
 

@@ -33,34 +33,34 @@ def label_part(
     values = read_measured(measured[number])
     known = [i for i in range(len(rows)) if (first + i, "source") in values]
     made = {name: Outputs(read_outputs(paths[number])) for name, paths in outputs.items()}
-    found: list[LabelledEdit] = []
+    labelled: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
-    for part in read_rows(SelectedRows(rows, known), data, batch_size, first, (*FIELDS, "mask")):
-        gone = {row: why for row, why in part.unreadable.items() if (row, "source") in values}
+    for chunk in read_rows(SelectedRows(rows, known), data, batch_size, first, (*FIELDS, "mask")):
+        gone = {row: why for row, why in chunk.unreadable.items() if (row, "source") in values}
         skipped += [{"row": row, "image": "source", "reason": why} for row, why in gone.items()]
-        if part.batch is None:
+        if chunk.batch is None:
             continue
-        ids = [names[row] for row in part.numbers]
-        found += own_rows(part, ids, values, labelling)
-        for name, own in made.items():
-            taken = own.take(part.numbers)
-            found += output_rows(part, ids, name, taken, values, labelling)
-    return found, skipped
+        ids = [names[row] for row in chunk.numbers]
+        labelled += own_rows(chunk, ids, values, labelling)
+        for name, method_outputs in made.items():
+            taken = method_outputs.take(chunk.numbers)
+            labelled += output_rows(chunk, ids, name, taken, values, labelling)
+    return labelled, skipped
 
 
 def label_sequences(
     name: str, sequences: Sequences, numbers: range, data: DataConfig, labelling: Labelling
 ) -> tuple[list[LabelledEdit], list[dict[str, Any]]]:
     """Labelled rows of some sequences, and the sequences that cannot be read."""
-    found: list[LabelledEdit] = []
+    labelled: list[LabelledEdit] = []
     skipped: list[dict[str, Any]] = []
     for number in numbers:
         try:
             sequence = sequences[number]
             source = f"{name}:{sequence.source_id or sequence.id}"
-            found += sequence_rows(sequence, number, source, data.size, data.resize, labelling)
+            labelled += sequence_rows(sequence, number, source, data.size, data.resize, labelling)
         except CONTENT_ERRORS as error:
             if is_system_error(error):
                 raise
             skipped.append({"row": f"{name}-{number}", "image": "sequence", "reason": str(error)})
-    return found, skipped
+    return labelled, skipped

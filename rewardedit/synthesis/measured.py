@@ -89,15 +89,15 @@ def measure_edits(
         return config.load()
 
     def make(number: int, path: Path) -> None:
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         made = {name: Outputs(read_outputs(shards[number])) for name, shards in outputs.items()}
 
-        for part in read_rows(parts[number], data, batch_size, number * len(parts[0]), FIELDS):
-            for row, reason in part.unreadable.items():
-                found.append(_record(row, "source", reason=reason))
-            if part.batch is not None:
-                found += _records(part, part.batch, made, load())
-        write_measured(sorted(found, key=lambda record: record["row"]), path)
+        for chunk in read_rows(parts[number], data, batch_size, number * len(parts[0]), FIELDS):
+            for row, reason in chunk.unreadable.items():
+                records.append(_record(row, "source", reason=reason))
+            if chunk.batch is not None:
+                records += _records(chunk, chunk.batch, made, load())
+        write_measured(sorted(records, key=lambda record: record["row"]), path)
 
     settings = {**made_of, "measure": config, "data": data, "rows": len(rows), "batch_size": batch_size}
     return stage(folder, settings, make, len(parts), "part-{:05d}.parquet", share=share)
@@ -111,8 +111,8 @@ class Outputs:
 
     def take(self, numbers: Sequence[int]) -> list[Output]:
         """Outputs of these rows, which must come after all rows taken before."""
-        found = {output.row: output for output in self._until(numbers[-1])}
-        return [found[number] for number in numbers]
+        by_row = {output.row: output for output in self._until(numbers[-1])}
+        return [by_row[number] for number in numbers]
 
     def _until(self, last: int) -> Iterator[Output]:
         for output in self.outputs:
@@ -127,23 +127,23 @@ def decode_output(output: Output) -> Float[Tensor, "3 h w"] | None:
 
 
 def _records(
-    part: RowBatch, batch: EditBatch, made: dict[str, Outputs], scorers: dict[str, Scorer]
+    chunk: RowBatch, batch: EditBatch, made: dict[str, Outputs], scorers: dict[str, Scorer]
 ) -> list[dict[str, Any]]:
-    found = _measure("source", part, batch, list(batch.source), scorers)
+    records = _measure("source", chunk, batch, list(batch.source), scorers)
     if batch.target is not None:
-        found += _measure("target", part, batch, list(batch.target), scorers)
+        records += _measure("target", chunk, batch, list(batch.target), scorers)
     for name, outputs in made.items():
-        taken = outputs.take(part.numbers)
-        records = _measure(name, part, batch, list(map(decode_output, taken)), scorers)
-        for record, output in zip(records, taken, strict=True):
+        taken = outputs.take(chunk.numbers)
+        of_method = _measure(name, chunk, batch, list(map(decode_output, taken)), scorers)
+        for record, output in zip(of_method, taken, strict=True):
             record["reason"] = output.reason
-        found += records
-    return found
+        records += of_method
+    return records
 
 
 def _measure(
     name: str,
-    part: RowBatch,
+    chunk: RowBatch,
     batch: EditBatch,
     images: list[Tensor | None],
     scorers: dict[str, Scorer],
@@ -152,13 +152,13 @@ def _measure(
     pairs = zip(images, batch.source, strict=True)
     edited = torch.stack([source if image is None else image for image, source in pairs])
     scores = score_batch(replace(batch, edited=edited), scorers)
-    found = []
-    for i, row in enumerate(part.numbers):
+    records = []
+    for i, row in enumerate(chunk.numbers):
         values = {metric: _known(scores[metric].score[i]) for metric in METRICS}
         if not has_captions(batch, i):  # the scorer would take the instruction for a caption
             values["clip_d"] = None
-        found.append(_record(row, name, values if images[i] is not None else None))
-    return found
+        records.append(_record(row, name, values if images[i] is not None else None))
+    return records
 
 
 def has_captions(batch: EditBatch, i: int) -> bool:
@@ -188,11 +188,11 @@ def write_measured(records: Sequence[dict[str, Any]], path: Path) -> None:
 
 def read_measured(path: Path) -> dict[tuple[int, str], Measured]:
     """Reads measurements by row and image; rows that could not be read have none."""
-    found = {}
+    measurements = {}
     for record in read_parquet(path, 1024):
         if record["image"] != "source" or record["reason"] is None:
-            found[record["row"], record["image"]] = measured_of(record)
-    return found
+            measurements[record["row"], record["image"]] = measured_of(record)
+    return measurements
 
 
 def measured_of(record: dict[str, Any]) -> Measured:
@@ -204,8 +204,8 @@ def own_images(paths: Sequence[Path], image: str) -> list[Measured]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    found: list[Measured] = []
+    measurements: list[Measured] = []
     for path in paths:
         table = pq.read_table(path, columns=["image", *METRICS])
-        found += map(measured_of, table.filter(pc.field("image") == image).to_pylist())
-    return found
+        measurements += map(measured_of, table.filter(pc.field("image") == image).to_pylist())
+    return measurements

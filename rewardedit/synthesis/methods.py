@@ -357,8 +357,8 @@ def edit_rows(method: Method, config: MethodConfig, requests: EditRequests) -> l
         lacking = [not (before and after) for before, after in zip(*_captions(requests), strict=True)]
         if any(lacking):
             kept = [row for row, lacks in enumerate(lacking) if not lacks]
-            found = iter(edit_rows(method, config, requests[kept]) if kept else [])
-            return [NO_CAPTIONS if bad else next(found) for bad in lacking]
+            captioned_edits = iter(edit_rows(method, config, requests[kept]) if kept else [])
+            return [NO_CAPTIONS if bad else next(captioned_edits) for bad in lacking]
     try:
         made = method(requests)
     except (ValueError, RuntimeError, OSError) as error:

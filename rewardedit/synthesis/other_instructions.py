@@ -24,7 +24,7 @@ def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> l
     """
     before = batch.source_caption or [None] * len(batch)
     after = batch.target_caption or [None] * len(batch)
-    own = words_of(batch.instruction[i])
+    own_words = words_of(batch.instruction[i])
     seen = words_of(before[i] or "")
 
     def fits(other: int) -> float:
@@ -32,7 +32,7 @@ def other_instructions(i: int, batch: EditBatch, source_ids: Sequence[str]) -> l
         added = words_of(after[other] or "") - words_of(before[other] or "")
         if added and added <= seen:
             return -1.0
-        return len(asked & (seen | own)) / len(asked) if asked & seen - own else 0.0
+        return len(asked & (seen | own_words)) / len(asked) if asked & seen - own_words else 0.0
 
     following = [*range(i + 1, len(batch)), *range(i)]
     others = [other for other in following if source_ids[other] != source_ids[i]]
@@ -79,10 +79,10 @@ def _may_hold(text: str, i: int, batch: EditBatch) -> bool:
     """True if an altered instruction only replaces the reference object (as in "left of the tree") by another
     object of the image: the edit may satisfy that by chance.
     """
-    own, other = parse_all([batch.instruction[i], text])
-    if not isinstance(own, ParsedEdit) or not isinstance(other, ParsedEdit):
+    original, other = parse_all([batch.instruction[i], text])
+    if not isinstance(original, ParsedEdit) or not isinstance(other, ParsedEdit):
         return False
-    if other.reference is None or other.reference == own.reference or batch.source_caption is None:
+    if other.reference is None or other.reference == original.reference or batch.source_caption is None:
         return False
     clauses = map(words_of, CLAUSES.split(batch.source_caption[i] or ""))
     return any(map(words_of(other.reference).issubset, clauses))
@@ -99,17 +99,17 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
         named: result of `objects_named` for the batch's instructions.
         u: in [0, 1), chooses among the candidate objects.
     """
-    own, captions = named[i], batch.source_caption
+    own_object, captions = named[i], batch.source_caption
     text = batch.instruction[i]
-    if own is None or captions is None:
+    if own_object is None or captions is None:
         return None
 
-    said = re.compile(rf"\b{re.escape(own)}\b", re.IGNORECASE)
+    said = re.compile(rf"\b{re.escape(own_object)}\b", re.IGNORECASE)
     if len(said.findall(text)) != 1:
         return None
 
     clauses = list(map(words_of, CLAUSES.split(captions[i])))
-    elsewhere = [clause for clause in clauses if not words_of(own) <= clause]
+    elsewhere = [clause for clause in clauses if not words_of(own_object) <= clause]
     if len(elsewhere) == len(clauses):
         return None
 
@@ -117,7 +117,7 @@ def another_object(i: int, batch: EditBatch, named: Sequence[str | None], u: flo
     for name in sorted(filter(None, set(named))):
         words = words_of(name)
         # "the circle" may mean the same thing as "the red circle".
-        if any(map(words.issubset, elsewhere)) and not words <= words_of(own):
+        if any(map(words.issubset, elsewhere)) and not words <= words_of(own_object):
             others.append(name)
 
     if not others:

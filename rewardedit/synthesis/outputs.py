@@ -78,8 +78,8 @@ def make_outputs(
     Returns:
         Parquet shards with an `Output` for every row, in order.
     """
-    own = {"method": config, "data": data, "rows": len(rows), "seed": seed, "batch_size": batch_size}
-    made_of = {**own, **(more or {})}
+    settings = {"method": config, "data": data, "rows": len(rows), "seed": seed, "batch_size": batch_size}
+    made_of = {**settings, **(more or {})}
     parts = row_shards(rows, batch_size)
 
     @Lazy
@@ -89,31 +89,31 @@ def make_outputs(
     def make(number: int, path: Path) -> None:
         first = number * len(parts[0])
         fields = CAPTIONS if config.needs_captions else ()
-        found: list[Output] = []
-        for part in read_rows(parts[number], data, batch_size, first, fields):
-            for row, reason in part.unreadable.items():
-                found.append(Output(row, None, reason))
-            if part.batch is None:
+        outputs: list[Output] = []
+        for chunk in read_rows(parts[number], data, batch_size, first, fields):
+            for row, reason in chunk.unreadable.items():
+                outputs.append(Output(row, None, reason))
+            if chunk.batch is None:
                 continue
-            edits = edit_rows(load(), config, requests(part, seed))
-            for row, edit in zip(part.numbers, edits, strict=True):
+            edits = edit_rows(load(), config, requests(chunk, seed))
+            for row, edit in zip(chunk.numbers, edits, strict=True):
                 failed = isinstance(edit, str)
-                found.append(Output(row, None, edit) if failed else Output(row, encode_png(edit)))
-        write_outputs(sorted(found, key=lambda output: output.row), path)
+                outputs.append(Output(row, None, edit) if failed else Output(row, encode_png(edit)))
+        write_outputs(sorted(outputs, key=lambda output: output.row), path)
 
     return stage(folder, made_of, make, len(parts), "part-{:05d}.parquet", share=share)
 
 
-def requests(part: RowBatch, seed: int) -> EditRequests:
-    """Requests to an editing method for the rows of a part."""
-    assert part.batch is not None
+def requests(chunk: RowBatch, seed: int) -> EditRequests:
+    """Requests to an editing method for the rows of a chunk."""
+    assert chunk.batch is not None
     return EditRequests(
-        part.ids,
-        part.batch.source,
-        part.batch.instruction,
-        [seed + number for number in part.numbers],
-        part.batch.source_caption,
-        part.batch.target_caption,
+        chunk.ids,
+        chunk.batch.source,
+        chunk.batch.instruction,
+        [seed + number for number in chunk.numbers],
+        chunk.batch.source_caption,
+        chunk.batch.target_caption,
     )
 
 

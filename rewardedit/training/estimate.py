@@ -56,9 +56,9 @@ def plan_of(*parts: Callable[[], str | list[str]]) -> list[str]:
     """
     lines: list[str] = []
     reasons: list[str] = []
-    for part in parts:
+    for make in parts:
         try:
-            made = part()
+            made = make()
         except ValueError as error:
             reasons.append(str(error))
             continue

@@ -190,14 +190,14 @@ class Finetuning:
         times = torch.randint(self.scheduler.config.num_train_timesteps, (len(rows),), generator=generator)
         dropout = torch.rand(len(rows), generator=generator)
 
-        found = []
+        micro_batches = []
         local = torch.arange(len(rows))[processes().process_index :: processes().num_processes]
         for slots in local.split(self.micro_batch_size):
             inputs = self._inputs(rows[slots], dropout[slots])
             ids = [self.cache.ids[i] for i in rows[slots].tolist()]
             drawn_for = self._pinned(noise[slots]), self._pinned(times[slots])
-            found.append(MicroBatch(rows[slots], slots, *drawn_for, inputs, ids))
-        return found
+            micro_batches.append(MicroBatch(rows[slots], slots, *drawn_for, inputs, ids))
+        return micro_batches
 
     def diffusion_loss(self, micro: MicroBatch) -> Float[Tensor, ""]:
         """InstructPix2Pix's objective on the data set's own pairs, mean over the rows."""

@@ -84,14 +84,14 @@ class Rollout:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def take(self, part: slice | Int[Tensor, " b"]) -> "Rollout":
+    def take(self, index: slice | Int[Tensor, " b"]) -> "Rollout":
         """Some of the images."""
         values = {}
         for name, value in vars(self).items():
             if isinstance(value, dict):
-                values[name] = {key: kept[part] for key, kept in value.items()}
+                values[name] = {key: kept[index] for key, kept in value.items()}
             else:
-                values[name] = None if value is None else value[part]
+                values[name] = None if value is None else value[index]
         return replace(self, **values)
 
 
@@ -198,8 +198,8 @@ class GroupRollouts:
         prompts = self.inputs.prompts
         shared = self.config.group_size if self.config.same_noise else 1
 
-        def denoise(part: range) -> Sampled:
-            which = slice(part.start, part.stop)
+        def denoise(span: range) -> Sampled:
+            which = slice(span.start, span.stop)
             noise, generators = rollout_noise(
                 prompts.cache.shape, slots[which], number, self.train.seed, shared
             )
@@ -209,32 +209,32 @@ class GroupRollouts:
 
         parts = list(in_batches(range(len(rows)), self.sizes["denoise"], denoise))
         kept: dict[str, list[Tensor]] = defaultdict(list)
-        for part in parts:
-            for name, value in part.kept.items():
+        for sampled in parts:
+            for name, value in sampled.kept.items():
                 kept[name].append(value.cpu())
-        latents = torch.cat([part.latents.float().cpu() for part in parts])
+        latents = torch.cat([sampled.latents.float().cpu() for sampled in parts])
         return Sampled(latents, {name: torch.cat(values) for name, values in kept.items()})
 
     def _decode(self, latents: Float[Tensor, "n c h w"]) -> Float[Tensor, "n 3 h2 w2"]:
         """Images in [0, 1], on the CPU."""
 
-        def decode(part: Tensor) -> Tensor:
-            return self.family.decode(self.pipe.vae, part.to(self.pipe.device)).float().clamp(0, 1).cpu()
+        def decode(chunk: Tensor) -> Tensor:
+            return self.family.decode(self.pipe.vae, chunk.to(self.pipe.device)).float().clamp(0, 1).cpu()
 
         return torch.cat(list(in_batches(latents, self.sizes["decode"], decode)))
 
     def _score(self, rows: Int[Tensor, " n"], edited: Float[Tensor, "n 3 h w"]) -> dict[str, Scores]:
         """Scores by each reward, in the scorers' own types."""
 
-        def score(part: range) -> dict[str, Scores]:
-            which = slice(part.start, part.stop)
+        def score(span: range) -> dict[str, Scores]:
+            which = slice(span.start, span.stop)
             batch = self.inputs.prompts.batch(rows[which], edited[which])
             return score_batch(batch, self.inputs.watching.rewards)
 
         parts = list(in_batches(range(len(rows)), self.sizes["score"], score))
         joined = {}
         for name in parts[0]:
-            joined[name] = join_scores([part[name] for part in parts])
+            joined[name] = join_scores([scores[name] for scores in parts])
         return joined
 
     def _masks_before(
@@ -284,8 +284,8 @@ class GroupRollouts:
 
         for name, scored in scores.items():
             values = {f"reward.{name}": scored.score}
-            shown = {part: value for part, value in scored.parts.items() if part != TEXT_CUT}
-            parts = {f"reward.{name}.{part}": value for part, value in shown.items()}
+            shown = {sub_score: value for sub_score, value in scored.parts.items() if sub_score != TEXT_CUT}
+            parts = {f"reward.{name}.{sub_score}": value for sub_score, value in shown.items()}
             for key, value in {**values, **parts}.items():
                 sums[key] = _known_sum(value)
         if masks is not None:
@@ -341,18 +341,21 @@ def rollout_noise(
 
 def join_scores(parts: Sequence[Scores]) -> Scores:
     """Scores of several batches as one; a part that some lack is NaN there."""
-    names = dict.fromkeys(chain.from_iterable(part.parts for part in parts))
+    names = dict.fromkeys(chain.from_iterable(batch.parts for batch in parts))
     joined = {}
     for name in names:
         values = []
-        for part in parts:
-            values.append(part.parts.get(name, torch.full_like(part.score, torch.nan)))
+        for batch in parts:
+            values.append(batch.parts.get(name, torch.full_like(batch.score, torch.nan)))
         joined[name] = torch.cat(values)
     reasons: list[str | None] = []
-    for part in parts:
-        reasons += part.reason
+    for batch in parts:
+        reasons += batch.reason
     return Scores(
-        torch.cat([part.score for part in parts]), joined, torch.cat([part.valid for part in parts]), reasons
+        torch.cat([batch.score for batch in parts]),
+        joined,
+        torch.cat([batch.valid for batch in parts]),
+        reasons,
     )
 
 
@@ -366,8 +369,8 @@ def _sum_of_processes(sums: dict[str, tuple[float, int]]) -> dict[str, tuple[flo
     """Sums and numbers by name, over all processes; names in one order on all of them."""
     gathered = gather_object([sums]) if processes().num_processes > 1 else [sums]
     total: dict[str, tuple[float, int]] = {}
-    for part in gathered:
-        for name, (value, count) in part.items():
+    for process_sums in gathered:
+        for name, (value, count) in process_sums.items():
             before, rows = total.get(name, (0.0, 0))
             total[name] = (before + value, rows + count)
     return dict(sorted(total.items()))

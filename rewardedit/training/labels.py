@@ -52,13 +52,13 @@ def evaluate_scorer(scorer: Scorer, rows: Rows, data: DataConfig, batch_size: in
     labels: list[float] = []
     sources: list[str] = []
     names = source_ids(rows)
-    for part in read_batches(
+    for chunk in read_batches(
         ValidatedRows(rows, require_label), data.size, data.resize, batch_size, fields=()
     ):
-        if part.pixels is not None:
-            labels += [require_label(rows[i]) for i in part.numbers]
-            scores += score_batch(part.pixels, {"": scorer})[""].score.tolist()
-            sources += [names[i] for i in part.numbers]
+        if chunk.pixels is not None:
+            labels += [require_label(rows[i]) for i in chunk.numbers]
+            scores += score_batch(chunk.pixels, {"": scorer})[""].score.tolist()
+            sources += [names[i] for i in chunk.numbers]
     error = float((torch.tensor(scores) - torch.tensor(labels)).abs().mean())
     summary = {"error": error, "left_out": len(rows) - len(labels)}
     return {"n": len(labels), "held_out": {**spearman(scores, labels, sources).as_dict("rho"), **summary}}

@@ -209,10 +209,10 @@ def cache_sources(rows: Rows, data: DataConfig, folder: Path) -> tuple[np.ndarra
 
     def read(number: int, path: Path) -> None:
         path.mkdir()
-        part = parts[number]
-        images = np.zeros((len(part), 3, require_size(data), require_size(data)), np.uint8)
-        captions: dict[str, list[str | None]] = {name: [None] * len(part) for name in names}
-        for chunk in read_shard(part, data, ENCODE_BATCH, fields=names):
+        shard = parts[number]
+        images = np.zeros((len(shard), 3, require_size(data), require_size(data)), np.uint8)
+        captions: dict[str, list[str | None]] = {name: [None] * len(shard) for name in names}
+        for chunk in read_shard(shard, data, ENCODE_BATCH, fields=names):
             for row in chunk.unreadable:  # no training uses these rows
                 for texts in captions.values():
                     texts[row] = ""

@@ -256,15 +256,17 @@ class HackingMonitor:
 
         joined = {}
         for name in values[0]:
-            joined[name] = torch.cat([part[name] for part in values])[order]
+            joined[name] = torch.cat([chunk[name] for chunk in values])[order]
         return joined
 
     def _require_scores(self, values: dict[str, Tensor]) -> None:
         """Nothing could be compared with a base without scores."""
-        for name, part in ((self.reward, "reward.scorer"), (self.held_out, "monitor.held_out")):
+        for name, setting in ((self.reward, "reward.scorer"), (self.held_out, "monitor.held_out")):
             if not values[name].isfinite().any():
                 reason = self.refusals.get(name, "see the other processes")
-                raise ValueError(f"{part}: scores none of the {len(self.prompts)} watched prompts: {reason}")
+                raise ValueError(
+                    f"{setting}: scores none of the {len(self.prompts)} watched prompts: {reason}"
+                )
 
     def _values(self, prompts: EditBatch, edited: Tensor, truth: Samples | None) -> dict[str, Tensor]:
         batch = dataclasses.replace(prompts, edited=edited)

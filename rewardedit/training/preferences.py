@@ -229,8 +229,8 @@ class RolloutPairs:
         parts = []
         for which in torch.arange(len(self.share)).split(size):
             region = None if self.region is None else self.region[which]
-            part = RolloutPairs(self.best.take(which), self.worst.take(which), self.share[which], region)
-            parts.append(part)
+            pairs = RolloutPairs(self.best.take(which), self.worst.take(which), self.share[which], region)
+            parts.append(pairs)
         return parts
 
 

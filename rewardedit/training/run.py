@@ -65,7 +65,7 @@ def start(folder: Path, config: Any, resume: bool = False, alone: bool = False) 
 def trainer_name(config: Any) -> str:
     """Name of a config's trainer, as recipes have it: shapes_clip for rewardedit.shapes.trainers.clip."""
     parts = type(config).__module__.split(".")
-    return "_".join(part for part in parts if part not in ("rewardedit", "trainers", "training"))
+    return "_".join(name for name in parts if name not in ("rewardedit", "trainers", "training"))
 
 
 def require_resumable(folder: Path, before: dict[str, Any], config: Any) -> None:

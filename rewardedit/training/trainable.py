@@ -264,9 +264,9 @@ def cast_frozen(module: nn.Module, dtype: torch.dtype | None) -> None:
     leaves norms as they are, and their input may be in fp32.
     """
     module.to(dtype or torch.float32)
-    for part in module.modules():
-        if isinstance(part, nn.LayerNorm | nn.GroupNorm):
-            part.float()
+    for layer in module.modules():
+        if isinstance(layer, nn.LayerNorm | nn.GroupNorm):
+            layer.float()
 
 
 def frozen_parts(pipe: Any) -> list[nn.Module]:

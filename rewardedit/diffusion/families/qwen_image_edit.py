@@ -183,8 +183,8 @@ def source_size(width: int, height: int) -> tuple[int, int]:
     """Width and height at which the transformer gets a source of this size."""
     from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
 
-    found = pipeline_qwenimage_edit.calculate_dimensions(SIDE * SIDE, width / height)
-    return found[0], found[1]
+    size = pipeline_qwenimage_edit.calculate_dimensions(SIDE * SIDE, width / height)
+    return size[0], size[1]
 
 
 def seen_by_text_encoder(pipe: Any, image: Image.Image) -> Any:

@@ -146,8 +146,8 @@ class BpmAlignment(Benchmark):
         if not all(entry.parts for entry in self.entries):
             return None, ""
         parts = []
-        for part in PARTS:
-            parts.append(np.ravel([entry.parts[part] for entry in self.entries]))
+        for sub_score in PARTS:
+            parts.append(np.ravel([entry.parts[sub_score] for entry in self.entries]))
         alpha = 1.0 if self.kind == "global" else 0.7
         note = (
             "; BPM's parts are brought to 0 and 1 by the ends of this file, so that its scores depend on it"

@@ -41,7 +41,7 @@ def read_entry(number: int, record: Mapping[str, Any]) -> Entry:
     where = f"index {name}"
     images = tuple(require_text(edit, "image_path", where) for edit in edits)  # type: ignore[arg-type]
     ratings = tuple(_number(edit, "user_overall_quality") for edit in edits)
-    parts = {part: tuple(map(_number, edits, [part] * 4)) for part in PARTS}
+    parts = {sub_score: tuple(map(_number, edits, [sub_score] * 4)) for sub_score in PARTS}
     whole = np.isfinite(list(parts.values())).all()
     return Entry(name, source, instruction, images, ratings, parts if whole else {})
 

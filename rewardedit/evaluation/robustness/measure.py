@@ -220,8 +220,8 @@ class Run:
             if file.metadata()[GRADIENT] != str(True):
                 return None
         files = {}
-        for part, path in zip(parts, paths, strict=True):
-            files |= dict.fromkeys(part, path)
+        for numbers, path in zip(parts, paths, strict=True):
+            files |= dict.fromkeys(numbers, path)
         return files
 
     def score_steps(
@@ -251,12 +251,12 @@ class Run:
     def _ascend(self, scorer: Scorer, numbers: Sequence[int], bound: int) -> Iterator[tuple[int, Tensor]]:
         """Numbers of rows that can be read, and their images after gradient steps."""
         rows = Subset(self.edits.rows, numbers)
-        for part in read_batches(rows, self.size, self.policy, self.config.batch_size):
-            if part.pixels is None:
+        for chunk in read_batches(rows, self.size, self.policy, self.config.batch_size):
+            if chunk.pixels is None:
                 continue
-            batch = part.pixels.to(devices.default_device())
+            batch = chunk.pixels.to(devices.default_device())
             images = ascend_pixels(scorer, batch, bound, self.config.steps)
-            for position, image in zip(part.numbers, images, strict=True):
+            for position, image in zip(chunk.numbers, images, strict=True):
                 yield numbers[position], image
 
     def _score(self, folder: AnyPath, rows: Rows, settings: dict[str, Any]) -> ItemScores:

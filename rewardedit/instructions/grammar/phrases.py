@@ -66,7 +66,7 @@ def several_objects(phrase: str) -> list[str]:
     if any(map(is_quality, parts[:-1])):
         return []
     listed = "," in phrase and re.search(r"\band\b", phrase)
-    return parts if listed or all(" " not in part for part in parts) else []
+    return parts if listed or all(" " not in item for item in parts) else []
 
 
 def without_place(text: str) -> str:
@@ -154,15 +154,15 @@ def with_quality(edit_type: str, old: str, quality: str) -> Found:
     quality = re.sub(r"^all ", "", name(quality) or quality)
     if name(without_place(old)) is None:
         return {"edit_type": edit_type, "source": "it", "target": quality}
-    part = part_of(old)
+    noun = part_of(old)
     # Words that the quality replaces: "small black circle" becomes "small red circle".
-    words = part.split()
+    words = noun.split()
     gone = [i for i, word in enumerate(words) if is_colour(word) or word in OPPOSITES.get(quality, ())]
     if gone and len(words) > 1:
         words = [word for i, word in enumerate(words) if i not in gone[1:]]
         words[gone[0]] = quality
-        return {"edit_type": edit_type, "source": part, "target": " ".join(words)}
-    return {"edit_type": edit_type, "source": part, "target": f"{quality} {part}"}
+        return {"edit_type": edit_type, "source": noun, "target": " ".join(words)}
+    return {"edit_type": edit_type, "source": noun, "target": f"{quality} {noun}"}
 
 
 OPPOSITES = {

@@ -38,10 +38,10 @@ class Blueprint:
         takes_source = family.takes_source(denoiser)
         with torch.device("meta"):
             family.add_source_channels(denoiser)
-        for part in (denoiser, vae, *text_encoders):
-            part.requires_grad_(False)
+        for module in (denoiser, vae, *text_encoders):
+            module.requires_grad_(False)
             if family.lora_only:
-                part.to(torch.bfloat16)
+                module.to(torch.bfloat16)
         return cls(family, denoiser, vae, text_encoders, size, takes_source)
 
     @property
@@ -68,7 +68,7 @@ class Blueprint:
     def text_bytes(self, quantize: Bits | None = None) -> int:
         """Bytes of the text encoders."""
         total = sum(map(parameters, self.text_encoders)) * self.number
-        parts = {name: part for name, part in self.parts.items() if part is not self.unet}
+        parts = {name: module for name, module in self.parts.items() if module is not self.unet}
         return total if quantize is None else total - saved_bytes(self.family, parts, self.number)
 
     @property
@@ -125,32 +125,34 @@ def load_blueprint(name: str, size: int) -> Blueprint:
     index = pipeline_config(name)
     text_encoders = []
     with torch.device("meta"):
-        denoiser, vae = (_without_weights(name, index, part) for part in (family.denoiser_name, "vae"))
-        for part in sorted(index):
-            if part.startswith("text_encoder") and index[part][0] is not None:
-                config = pretrained.load(AutoConfig, resolve_model(name), subfolder=part)
-                text_encoders.append(_class_of(index, part, transformers.PreTrainedModel)(config))
+        denoiser, vae = (
+            _without_weights(name, index, component) for component in (family.denoiser_name, "vae")
+        )
+        for component in sorted(index):
+            if component.startswith("text_encoder") and index[component][0] is not None:
+                config = pretrained.load(AutoConfig, resolve_model(name), subfolder=component)
+                text_encoders.append(_class_of(index, component, transformers.PreTrainedModel)(config))
     return Blueprint.make(family, denoiser, vae, text_encoders, size)
 
 
-def _without_weights(name: str, index: dict[str, Any], part: str) -> Any:
+def _without_weights(name: str, index: dict[str, Any], component: str) -> Any:
     """A part of a pipeline that is diffusers' own."""
-    kind = _class_of(index, part, diffusers.ModelMixin)
-    return kind.from_config(sub_config(kind, name, part))
+    kind = _class_of(index, component, diffusers.ModelMixin)
+    return kind.from_config(sub_config(kind, name, component))
 
 
-def _class_of(index: dict[str, Any], part: str, base: type) -> Any:
+def _class_of(index: dict[str, Any], component: str, base: type) -> Any:
     """The class of a part, by the pipeline's index file.
 
     Raises:
         ValueError: if it is no model of that library.
     """
     library = transformers if issubclass(base, transformers.PreTrainedModel) else diffusers
-    name = str(index.get(part, (None, None))[1])
+    name = str(index.get(component, (None, None))[1])
     kind = getattr(library, name, None)
     if not isinstance(kind, type) or not issubclass(kind, base):
         raise ValueError(
-            f"{part}: expected a model of {library.__name__}; got {name[:80]}; use a stock pipeline"
+            f"{component}: expected a model of {library.__name__}; got {name[:80]}; use a stock pipeline"
         )
     return kind
 

@@ -155,11 +155,11 @@ class _WholeNumbers(TorchFunctionMode):
 def _indices(index: Any) -> Any:
     """An index with its tensors on `meta`; a mask becomes the positions where it is true."""
     indices: list[Any] = []
-    for part in index if isinstance(index, tuple) else (index,):
-        if isinstance(part, Tensor) and part.dtype == torch.bool and not part.is_meta:
-            indices += map(_to_meta, part.nonzero(as_tuple=True))
+    for axis_index in index if isinstance(index, tuple) else (index,):
+        if isinstance(axis_index, Tensor) and axis_index.dtype == torch.bool and not axis_index.is_meta:
+            indices += map(_to_meta, axis_index.nonzero(as_tuple=True))
         else:
-            indices.append(_to_meta(part))
+            indices.append(_to_meta(axis_index))
     return tuple(indices)
 
 

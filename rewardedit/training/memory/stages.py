@@ -98,7 +98,7 @@ def finetuning_memory(
             ]
     if reward is not None and reward.reference_weight:
         parts.append(call)
-    step = sum(part.kept for part in parts) + max(part.peak - part.kept for part in parts)
+    step = sum(phase.kept for phase in parts) + max(phase.peak - phase.kept for phase in parts)
     casts = HALF * parameters(unet) if half is not None and not train.lora_rank else 0
     before = each - FULL - MOMENTS[train.optimizer]  # neither gradients nor the optimizer's state yet
     loaded = unhalved + before * learned
