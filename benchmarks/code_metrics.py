@@ -107,11 +107,11 @@ def complex_functions(tree: Path) -> int:
 
 def rooms(tree: Path) -> dict[str, int]:
     """Counts of loose modules, trainers and recipes, and what of the library names the offline world."""
-    own = ("rewardedit/shapes/", "rewardedit/data/shapes/")
+    world_folders = ("rewardedit/shapes/", "rewardedit/data/shapes/")
     lines = [
         (path, line)
         for path, _ in modules(tree, ("rewardedit",))
-        if not path.startswith(own)
+        if not path.startswith(world_folders)
         for line in (tree / path).read_text().splitlines()
     ]
     importing = {path for path, line in lines if re.match(r"\s*from rewardedit\.(data\.)?shapes\b", line)}
@@ -126,13 +126,13 @@ def rooms(tree: Path) -> dict[str, int]:
 
 def private_imports(tree: Path) -> list[str]:
     """Imports of this package's names or modules that begin with an underscore, from other modules."""
-    found = []
+    imports = []
     for path, module in modules(tree):
         for node in ast.walk(module):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rewardedit"):
                 parts = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
-                found += [f"{path}: {part}" for part in parts if re.match("_(?!_)", part)]
-    return found
+                imports += [f"{path}: {name}" for name in parts if re.match("_(?!_)", name)]
+    return imports
 
 
 @cache
@@ -163,23 +163,23 @@ def scoring(tree: Path) -> list[str]:
         "rewardedit/training/rollouts.py",
         "trainers/_feedback.py",
     )
-    found = []
+    places = []
     for path, module in modules(tree):
         for function in [] if path.startswith((*others, *gradient)) else functions(module):
             if any(name == "scorer" for name, _ in calls(function)):
-                found.append(f"{path}: {function.name}")
-    return found
+                places.append(f"{path}: {function.name}")
+    return places
 
 
 def matching(tree: Path, code: re.Pattern[str], text: re.Pattern[str]) -> list[str]:
     """Modules with a function whose code matches, among those whose text does: that is found sooner."""
-    found = []
+    paths = []
     for path, module in modules(tree):
         if text.search((tree / path).read_text()) is None:
             continue
         if any(code.search(source_of(function)) for function in functions(module)):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def predicted_x0(tree: Path) -> list[str]:
@@ -190,13 +190,13 @@ def predicted_x0(tree: Path) -> list[str]:
 
 def source_channels(tree: Path) -> list[str]:
     """Functions that concatenate a source's latents to the noisy ones along the channels."""
-    found = []
+    places = []
     for path, module in modules(tree):
         for function in functions(module):
             for name, call in calls(function):
                 if name == "cat" and re.search(r"(source|image_latents)\], dim=1", ast.unparse(call)):
-                    found.append(f"{path}: {function.name}")
-    return found
+                    places.append(f"{path}: {function.name}")
+    return places
 
 
 def stages_done(tree: Path) -> list[str]:
@@ -208,8 +208,8 @@ def unresolved_imports(tree: Path) -> int:
     """Imports that pyright does not find."""
     command = [str(Path(sys.executable).with_name("pyright")), "--outputjson"]
     done = subprocess.run(command, cwd=tree, capture_output=True, text=True)
-    found = json.loads(done.stdout)["generalDiagnostics"]
-    return sum(line.get("rule") == "reportMissingImports" for line in found)
+    diagnostics = json.loads(done.stdout)["generalDiagnostics"]
+    return sum(line.get("rule") == "reportMissingImports" for line in diagnostics)
 
 
 def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
@@ -240,7 +240,7 @@ def measure(tree: Path, pyright: bool = True) -> dict[str, Any]:
         **rooms(tree),
         "private cross-imports": len(private_imports(tree)),
         **({"unresolved imports": unresolved_imports(tree)} if pyright else {}),
-        **{f"places that {what}": len(found) for what, found in places.items()},
+        **{f"places that {what}": len(entries) for what, entries in places.items()},
         "places": {**places, "longest function of trainers": [longest[1]]},
     }
 

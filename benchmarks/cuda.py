@@ -173,9 +173,9 @@ def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict
         finally:
             _kill_group(process)
     record["seconds"] = round(time.monotonic() - began, 1)
-    found = json.loads(figures.read_text()) if figures.is_file() else {}
+    measured = json.loads(figures.read_text()) if figures.is_file() else {}
     text = output.read_text(errors="replace")
-    return {**record, "status": status, "tail": text[-TAIL:], "figures": {**found, **_rate(text)}}
+    return {**record, "status": status, "tail": text[-TAIL:], "figures": {**measured, **_rate(text)}}
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -216,9 +216,9 @@ def run_parts(
 def failures(results: dict[str, dict[str, Any]]) -> list[str]:
     """Names of the parts that failed or were cut off."""
     return [
-        f"{name} ({found['status']})"
-        for name, found in results.items()
-        if found["status"] in ("failed", "cut off")
+        f"{name} ({result['status']})"
+        for name, result in results.items()
+        if result["status"] in ("failed", "cut off")
     ]
 
 
@@ -239,12 +239,13 @@ def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, A
     )
     for failed in record["failed"]:
         report.flag(failed)
-    for name, found in results.items():
-        rows = {key: value for key, value in found["figures"].items() if _is_row(value)}
+    for name, result in results.items():
+        rows = {key: value for key, value in result["figures"].items() if _is_row(value)}
         report.table(name, rows)
-        others = {key: value for key, value in found["figures"].items() if key not in rows}
+        others = {key: value for key, value in result["figures"].items() if key not in rows}
         report.output(
-            (json.dumps(others, indent=2) + "\n" if others else "") + f"$ {found['command']}\n{found['tail']}"
+            (json.dumps(others, indent=2) + "\n" if others else "")
+            + f"$ {result['command']}\n{result['tail']}"
         )
     report.save(path.with_suffix(".html"))
     return path
@@ -291,7 +292,7 @@ def main(words: Sequence[str] | None = None) -> int:
             os.environ[COMMIT] = made_from  # for the parts, whose copy has no git
         print(f"commit: {made_from} (from {source})" if made_from else f"commit: unknown; set {COMMIT}")
         made_on = {**environment(), "commit": made_from, "commit_from": source}
-        results = run_parts(parts, tree, lambda found: write(out, made_on, found), tiny=args.tiny)
+        results = run_parts(parts, tree, lambda records: write(out, made_on, records), tiny=args.tiny)
         print(f"results: {write(out, made_on, results)}")
     failed = failures(results)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are well")

@@ -75,8 +75,10 @@ def of_pearson(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
 def of_groups(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
     source = np.arange(clusters)
     ratings = [normal(rng, source) for _ in EDITORS]
-    scores = [following(rng, source, own, r) for own, r in zip(ratings, EDITORS, strict=True)]
-    found = correlation_by_group(
+    scores = [
+        following(rng, source, editor_ratings, r) for editor_ratings, r in zip(ratings, EDITORS, strict=True)
+    ]
+    estimate = correlation_by_group(
         np.concatenate(scores),
         np.concatenate(ratings),
         np.repeat(EDITORS, clusters).tolist(),
@@ -84,7 +86,7 @@ def of_groups(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
         resamples=RESAMPLES,
         seed=seed,
     )
-    return found.average.ci95, fisher_mean([spearman_of_normal(r) for r in EDITORS])
+    return estimate.average.ci95, fisher_mean([spearman_of_normal(r) for r in EDITORS])
 
 
 def of_accuracy(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
@@ -103,8 +105,8 @@ def of_spearman_difference(rng: Rng, clusters: int, seed: int) -> tuple[Interval
     source = sources(rng, clusters)
     ratings = normal(rng, source)
     scores = [following(rng, source, ratings, r) for r in (0.7, 0.5)]
-    found = spearman_difference(*scores, ratings, source, RESAMPLES, seed)
-    return found.ci95, spearman_of_normal(0.7) - spearman_of_normal(0.5)
+    estimate = spearman_difference(*scores, ratings, source, RESAMPLES, seed)
+    return estimate.ci95, spearman_of_normal(0.7) - spearman_of_normal(0.5)
 
 
 def of_reliability(rng: Rng, clusters: int, seed: int) -> tuple[Interval, float]:
@@ -156,15 +158,15 @@ def coverage(name: str, clusters: int, simulations: int) -> float:
 
 def rejected(clusters: int, simulations: int) -> float:
     """The share of comparisons of two equally good scorers with p < .05."""
-    found = 0
+    rejections = 0
     for seed in range(simulations):
         rng = np.random.default_rng([seed, clusters])
         source = sources(rng, clusters)
         ratings = normal(rng, source)
         scores = [following(rng, source, ratings, FOLLOWS) for _ in range(2)]
         p = spearman_difference(*scores, ratings, source, RESAMPLES, seed).p
-        found += p is not None and p < 0.05
-    return found / simulations
+        rejections += p is not None and p < 0.05
+    return rejections / simulations
 
 
 def cpu_seconds(n: int = 100_000, clusters: int = 5_000) -> dict[str, float]:
@@ -181,12 +183,12 @@ def cpu_seconds(n: int = 100_000, clusters: int = 5_000) -> dict[str, float]:
             first + ratings, second + ratings, ratings, source
         ),
     }
-    found = {}
+    spent = {}
     for name, run in work.items():
         began = time.process_time()
         run()
-        found[name] = round(time.process_time() - began, 2)
-    return found
+        spent[name] = round(time.process_time() - began, 2)
+    return spent
 
 
 def main(simulations: int) -> dict[str, Any]:

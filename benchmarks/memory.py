@@ -283,7 +283,7 @@ def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
 def qwen_processor() -> Any:
     """Qwen2.5-VL's processor, with a token for each word of the judge's prompts, as in the published one."""
     asked = [chat(question, "", "digits", None) for question in questions("viescore", False)]
-    texts = [part["text"] for turns in asked for turn in turns for part in turn["content"] if "text" in part]
+    texts = [item["text"] for turns in asked for turn in turns for item in turn["content"] if "text" in item]
     whole = tokenizer_of(texts, [*QWEN_TOKENS.values()])
     whole.chat_template = QWEN_CHAT
     with tempfile.TemporaryDirectory() as folder:
@@ -323,9 +323,9 @@ def stages(recipe: str, editor: Blueprint, processes: int = 1) -> dict[str, int]
     if recipe.startswith("adiee-scorer"):
         return scorer_training(config)
     if recipe.startswith("humanedit"):
-        own = scorer("vifi_clip").requires_grad_(True)
-        assert isinstance(own, ViFiClip)
-        return vifi_clip.memory(config, own)
+        clip_scorer = scorer("vifi_clip").requires_grad_(True)
+        assert isinstance(clip_scorer, ViFiClip)
+        return vifi_clip.memory(config, clip_scorer)
     if recipe in EDITORS:
         editor = EDITORS[recipe](require_size(config.data))
     if "refl" in recipe or isinstance(config, OnlineRecipe):
@@ -347,9 +347,9 @@ def make_editor() -> Blueprint:
     return Blueprint.make(InstructPix2Pix(), unet, vae, [text_encoder], 256)
 
 
-def line(found: dict[str, int]) -> str:
+def line(bytes_by_stage: dict[str, int]) -> str:
     """Line for a recipe's header."""
-    return HEAD + table(found).removeprefix("memory, GiB: ")
+    return HEAD + table(bytes_by_stage).removeprefix("memory, GiB: ")
 
 
 def card(head: str) -> float:
@@ -359,12 +359,12 @@ def card(head: str) -> float:
     return float(named[1])
 
 
-def write(recipe: str, found: dict[str, int]) -> None:
+def write(recipe: str, bytes_by_stage: dict[str, int]) -> None:
     """Writes the line below the one that names the hardware."""
     path = recipe_path(recipe)
     kept = [text for text in path.read_text().splitlines() if not text.startswith(HEAD)]
     at = next(i for i, text in enumerate(kept) if text.startswith("# Hardware:")) + 1
-    path.write_text("\n".join([*kept[:at], line(found), *kept[at:]]) + "\n")
+    path.write_text("\n".join([*kept[:at], line(bytes_by_stage), *kept[at:]]) + "\n")
 
 
 if __name__ == "__main__":

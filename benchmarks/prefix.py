@@ -105,8 +105,8 @@ def make_call(size: str, device: str, way: str, n: int | None) -> Callable[[], A
 
     def gradient() -> torch.Tensor:
         image = edited.clone().requires_grad_(True)
-        (found,) = torch.autograd.grad(WAYS[way](model, source, image).float().square().sum(), image)
-        return found
+        (pixel_gradient,) = torch.autograd.grad(WAYS[way](model, source, image).float().square().sum(), image)
+        return pixel_gradient
 
     return score if n else gradient
 
@@ -171,7 +171,7 @@ def measure(
 ) -> dict[str, Any]:
     """Seconds and memory of both methods, by number of candidates, and for one candidate's gradient."""
     before, after = TOKENS[size]
-    found: dict[str, Any] = {"source_tokens": before, "candidate_tokens": after}
+    figures: dict[str, Any] = {"source_tokens": before, "candidate_tokens": after}
     for n in (*candidates, None):
         ways = {
             way: {
@@ -180,12 +180,12 @@ def measure(
             }
             for way in WAYS
         }
-        found[str(n) if n else "gradient"] = {
+        figures[str(n) if n else "gradient"] = {
             **ways,
             "speedup": ways["whole"]["seconds"] / ways["sharing"]["seconds"],
             "memory_share": ways["sharing"]["gib"] / max(ways["whole"]["gib"], 1e-9),
         }
-    return found
+    return figures
 
 
 if __name__ == "__main__":

@@ -214,8 +214,8 @@ def full_size(
 def measure(make: Callable[[], Work], rounds: int) -> dict[str, dict[str, Any]]:
     """Time and memory of both loops."""
     out = measure_time(make, rounds)
-    for way, found in out.items():
-        found["peak_gib"] = measure_memory(make, way)
+    for way, figures in out.items():
+        figures["peak_gib"] = measure_memory(make, way)
     return out
 
 
@@ -266,7 +266,7 @@ def peak(make: Callable[[], Work], way: str) -> float:
 if __name__ == "__main__":
     line = read_command_line(__doc__)
     quiet()
-    found = {"small editor, CPU, batch 16, 10 steps": measure(small, rounds=10)}
+    by_setup = {"small editor, CPU, batch 16, 10 steps": measure(small, rounds=10)}
     if devices.default_device() == "cuda":
-        found["Stable Diffusion 1.5, CUDA, 256 px, batch 4, 20 steps"] = measure(full_size, rounds=10)
-    line.keep("refl-step", {"steps": found})
+        by_setup["Stable Diffusion 1.5, CUDA, 256 px, batch 4, 20 steps"] = measure(full_size, rounds=10)
+    line.keep("refl-step", {"steps": by_setup})

@@ -70,10 +70,10 @@ def hashes(tree: Path, words: list[str], folder: Path) -> dict[str, str]:
 
 def commit_of(tree: Path) -> str:
     """Commit that is checked out."""
-    found = subprocess.run(
+    process = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], check=True, cwd=tree, capture_output=True, text=True
     )
-    return found.stdout.strip()
+    return process.stdout.strip()
 
 
 def main() -> None:
@@ -84,15 +84,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=WRITE)
     args = parser.parse_args()
     before = args.before.resolve()
-    found = {}
+    runs = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, words) in enumerate(RUNS.items()):
             now = hashes(ROOT, words, Path(folder) / f"{number}-now")
             then = hashes(before, words, Path(folder) / f"{number}-before")
-            found[name] = {"equal": now == then, "now": now, "before": then}
+            runs[name] = {"equal": now == then, "now": now, "before": then}
             print(f"{name}: {'equal' if now == then else 'NOT EQUAL'}", flush=True)
     line = CommandLine(Path(__file__), ["--before", commit_of(before)], args.write)
-    line.keep("same-weights", {"runs": found})
+    line.keep("same-weights", {"runs": runs})
 
 
 if __name__ == "__main__":

@@ -51,9 +51,9 @@ def relabel(rows: int) -> dict[str, float]:
         def watch() -> None:
             shards = Path(folder) / "relabelled"
             while not over.wait(0.05):
-                found = len(list(shards.glob("scores-*.parquet"))) if shards.is_dir() else 0
-                if found and (not seen or found > seen[-1][1]):
-                    seen.append((time.monotonic(), found))
+                count = len(list(shards.glob("scores-*.parquet"))) if shards.is_dir() else 0
+                if count and (not seen or count > seen[-1][1]):
+                    seen.append((time.monotonic(), count))
 
         watcher = threading.Thread(target=watch)
         watcher.start()
@@ -100,10 +100,10 @@ def waiting(data: DataConfig, workers: int) -> dict[str, float]:
     rows = open_rows(data)
     waited = 0.0
     began = asked = time.monotonic()
-    for part in read_batches(rows, SIDE, data.resize, BATCH, fields=(), workers=workers):
+    for batch in read_batches(rows, SIDE, data.resize, BATCH, fields=(), workers=workers):
         waited += time.monotonic() - asked
-        assert part.pixels is not None
-        score_batch(part.pixels, scorer)
+        assert batch.pixels is not None
+        score_batch(batch.pixels, scorer)
         asked = time.monotonic()
     whole = asked - began
     return {"waiting": waited / whole, "rows_per_s": len(rows) / whole}
@@ -123,11 +123,11 @@ def stage_seconds(folder: Path, data: DataConfig) -> float:
 def launched(count: int, data: DataConfig) -> float:
     """Seconds of the slowest of `count` processes."""
     with tempfile.TemporaryDirectory() as folder:
-        own = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
-        own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "OMP_NUM_THREADS": "1"}
+        shared_env = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "ACCELERATE_USE_CPU": "true"}
+        shared_env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29531", "OMP_NUM_THREADS": "1"}
         started = []
         for rank in range(count):
-            env = {**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            env = {**os.environ, **shared_env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             words = [sys.executable, __file__, "--stage", f"{folder}/stage", "--photographs", data.path]
             started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
         return max(float(process.communicate()[0].splitlines()[-1]) for process in started)
@@ -135,23 +135,23 @@ def launched(count: int, data: DataConfig) -> float:
 
 def measure(parts: list[str], rows: int) -> dict[str, Any]:
     """Figures of these parts."""
-    found: dict[str, Any] = {"n": max(NUMBERS)}
+    figures: dict[str, Any] = {"n": max(NUMBERS)}
     if "rows" in parts:
         # Alternately, since a machine's speed varies over minutes; the smaller number of rows takes seconds.
         runs = [{number: relabel(number) for number in NUMBERS} for _ in range(3)]
         by_rows = {str(number): middle([run[number] for run in runs]) for number in NUMBERS}
-        found |= {key: {n: f[key] for n, f in by_rows.items()} for key in ("peak_gib", "rows_per_s")}
+        figures |= {key: {n: f[key] for n, f in by_rows.items()} for key in ("peak_gib", "rows_per_s")}
     with tempfile.TemporaryDirectory() as folder:
         if set(parts) & {"workers", "processes"}:
             data = photographs(Path(folder), rows)
         if "workers" in parts:
             threads = torch.get_num_threads()
-            found["workers"] = {str(number): waiting(data, number) for number in (0, 1)}
+            figures["workers"] = {str(number): waiting(data, number) for number in (0, 1)}
             torch.set_num_threads(threads)
         if "processes" in parts:
             seconds = {str(count): launched(count, data) for count in (1, 2)}
-            found["processes"] = {"seconds": seconds, "two_vs_one": seconds["2"] / seconds["1"]}
-    return found
+            figures["processes"] = {"seconds": seconds, "two_vs_one": seconds["2"] / seconds["1"]}
+    return figures
 
 
 def main() -> None:
@@ -168,9 +168,9 @@ def main() -> None:
     parts = args.parts or list(PARTS)
     before = RESULTS / "scale.json"
     kept = json.loads(before.read_text()) if before.is_file() else {}
-    found = {key: kept[key] for key in ("peak_gib", "rows_per_s", "workers", "processes") if key in kept}
+    figures = {key: kept[key] for key in ("peak_gib", "rows_per_s", "workers", "processes") if key in kept}
     words = [word for word in sys.argv[1:] if word != "--write"]
-    CommandLine(Path(__file__), words, args.write).keep("scale", found | measure(parts, args.rows))
+    CommandLine(Path(__file__), words, args.write).keep("scale", figures | measure(parts, args.rows))
 
 
 if __name__ == "__main__":

@@ -40,10 +40,10 @@ def earlier() -> dict[str, Any]:
 
 def main() -> None:
     line = read_command_line(__doc__, "PART")
-    found = measure(tuple(line.words) or PARTS)
-    for path, figures in found.items():
+    paths = measure(tuple(line.words) or PARTS)
+    for path, figures in paths.items():
         print(f"{path}: {figures['ratio']:.2f} ± {figures['spread']:.2f}")
-    line.keep("speed-cpu", {"paths": earlier() | found}, "python benchmarks/speed_cpu.py")
+    line.keep("speed-cpu", {"paths": earlier() | paths}, "python benchmarks/speed_cpu.py")
 
 
 if __name__ == "__main__":

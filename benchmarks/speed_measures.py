@@ -55,16 +55,16 @@ def measure_path(
         memory: False leaves it out.
     """
     ways = make()
-    found = compare(ways, rounds)
+    figures = compare(ways, rounds)
     with FlopCounterMode(display=False) as counter:
         ways["ours"]()
     if operations := counter.get_total_flops():
-        found["limit_gflops"] = matrix_limit(dtype) / 1e9
-        found["limit_share"] = operations / found["seconds"] / matrix_limit(dtype)
+        figures["limit_gflops"] = matrix_limit(dtype) / 1e9
+        figures["limit_share"] = operations / figures["seconds"] / matrix_limit(dtype)
     if memory and RESET.exists():
-        found["mib"] = peak_mib(make, "ours")
-        found["mib_plain"] = peak_mib(make, "plain")
-    return found
+        figures["mib"] = peak_mib(make, "ours")
+        figures["mib_plain"] = peak_mib(make, "plain")
+    return figures
 
 
 @cache

@@ -57,11 +57,11 @@ class Files(Sequence):
 
 def read(rows: Files, size: int) -> list[EditBatch]:
     """Reads the rows by the library."""
-    found = []
-    for part in read_batches(rows, size, "crop", len(rows), fields=()):
-        assert part.pixels is not None
-        found.append(part.pixels.to("cpu"))
-    return found
+    batches = []
+    for batch in read_batches(rows, size, "crop", len(rows), fields=()):
+        assert batch.pixels is not None
+        batches.append(batch.pixels.to("cpu"))
+    return batches
 
 
 def read_plainly(rows: Files, size: int) -> list[EditBatch]:

@@ -25,17 +25,17 @@ NAMES = {"plain": "papers", "ours": "ours"}  # of the loops
 def ways(steps: int) -> Ways:
     """An update by each of the two loops."""
     work = small(ROWS, steps, MICRO_BATCH)
-    found = {}
+    updates = {}
     for name, way in NAMES.items():
-        found[name] = partial(WAYS[way], work, Clock(work.pipe.device))
-    return found
+        updates[name] = partial(WAYS[way], work, Clock(work.pipe.device))
+    return updates
 
 
 def measure(rounds: int = ROUNDS, steps: int = STEPS, memory: bool = True) -> dict[str, dict[str, float]]:
     """The figures of `measure_path`."""
     dtype = torch.bfloat16 if devices.computes_in_bf16() else torch.float32
-    found = measure_path(partial(ways, steps), rounds, dtype, memory)
-    return {f"refl update, micro-batches of {MICRO_BATCH} in {ROWS} rows": found}
+    figures = measure_path(partial(ways, steps), rounds, dtype, memory)
+    return {f"refl update, micro-batches of {MICRO_BATCH} in {ROWS} rows": figures}
 
 
 if __name__ == "__main__":

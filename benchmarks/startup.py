@@ -88,7 +88,7 @@ def write_pair(folder: Path) -> None:
 
 def measure(python: Path, folder: Path, runs: int = RUNS) -> dict[str, float]:
     """Median CPU seconds of each command in the checkout `folder`, run by `python`."""
-    found = {}
+    medians = {}
     with tempfile.TemporaryDirectory() as pair:
         write_pair(Path(pair))
         for name in commands(Path(pair)):
@@ -97,8 +97,8 @@ def measure(python: Path, folder: Path, runs: int = RUNS) -> dict[str, float]:
             seconds = [
                 cpu_seconds([str(python), *commands(Path(pair))[name]], folder) for _ in range(repeats + 1)
             ]
-            found[name] = round(statistics.median(seconds[1:] or seconds), 3)
-    return found
+            medians[name] = round(statistics.median(seconds[1:] or seconds), 3)
+    return medians
 
 
 def main() -> None:

@@ -71,16 +71,16 @@ def interval(ends: Sequence[float], digits: int = 2) -> str:
     return f"[{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
-def difference(found: dict[str, Any], digits: int = 2) -> str:
+def difference(estimate: dict[str, Any], digits: int = 2) -> str:
     """A difference with its interval."""
-    return f"{found['difference']:+.{digits}f} {interval(found['ci95'], digits)}"
+    return f"{estimate['difference']:+.{digits}f} {interval(estimate['ci95'], digits)}"
 
 
 def command_now(command: str) -> str:
     """A recorded command, with a program of the offline world named where it lies now."""
 
-    def place(found: re.Match[str]) -> str:
-        return f"{WORLD.relative_to(ROOT)}/{found[1]}" if (WORLD / found[1]).is_file() else found[0]
+    def place(match: re.Match[str]) -> str:
+        return f"{WORLD.relative_to(ROOT)}/{match[1]}" if (WORLD / match[1]).is_file() else match[0]
 
     return re.sub(r"(?<!shapes/)benchmarks/(\w+\.py)", place, command)
 
@@ -91,7 +91,7 @@ def where(result: Result) -> str:
 
 def outgrown(result: Result) -> list[str]:
     """Shipped models that a result used and that have changed since, among those that are checked."""
-    taken = [name for name, parts in WITH.items() if any(part in result["command"] for part in parts)]
+    taken = [name for name, parts in WITH.items() if any(word in result["command"] for word in parts)]
     looked_at = ["shapes/editor", *taken]
     made_with, now = result.get("models", {}), digests()
     return [name for name in looked_at if made_with.get(name) != now[name]]

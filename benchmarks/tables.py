@@ -60,7 +60,7 @@ def fill(text: str) -> str:
     """A page with all tables regenerated."""
     for name, make in TABLES.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
-        text = re.sub(pattern, lambda found, make=make: f"{found[1]}{make()}\n{found[2]}", text, flags=re.S)
+        text = re.sub(pattern, lambda match, make=make: f"{match[1]}{make()}\n{match[2]}", text, flags=re.S)
     return text
 
 

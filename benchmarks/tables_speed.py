@@ -34,10 +34,10 @@ def throughput(result: Result) -> str:
 def prefix(result: Result) -> str:
     """Time and peak memory of complete passes and of passes that share the source's prefix."""
     rows = []
-    for found in (value for value in result.values() if isinstance(value, dict) and "gradient" in value):
-        tokens = f"{found['source_tokens']:,} + {found['candidate_tokens']:,}"
-        for what in found.keys() - {"source_tokens", "candidate_tokens"}:
-            one = found[what]
+    for record in (value for value in result.values() if isinstance(value, dict) and "gradient" in value):
+        tokens = f"{record['source_tokens']:,} + {record['candidate_tokens']:,}"
+        for what in record.keys() - {"source_tokens", "candidate_tokens"}:
+            one = record[what]
             each = (
                 f"{one[way]['seconds']:.3f} / {1024 * one[way]['gib']:.0f}" for way in ("whole", "sharing")
             )
@@ -54,12 +54,12 @@ def refl_step(result: Result) -> str:
     rows = [
         (
             f"{size}: {way}",
-            f"{found['samples_per_second']:.1f}",
-            f"{found['peak_gib']:.2f}",
-            *(f"{found['milliseconds'][part]:.0f}" for part in parts),
+            f"{record['samples_per_second']:.1f}",
+            f"{record['peak_gib']:.2f}",
+            *(f"{record['milliseconds'][part]:.0f}" for part in parts),
         )
         for size, ways in result["steps"].items()
-        for way, found in ways.items()
+        for way, record in ways.items()
     ]
     head = ("", "samples/s", "peak GiB", *(f"{part}, ms" for part in parts))
     return markdown(head, rows, measured(result))
@@ -68,10 +68,10 @@ def refl_step(result: Result) -> str:
 def speed_cpu(result: Result) -> str:
     """Time of what a user would run instead over ours, our memory and share of the CPU's limit, by path."""
     rows = []
-    for path, found in sorted(result["paths"].items()):
-        memory = f"{found['mib']:.0f} / {found['mib_plain']:.0f}" if "mib" in found else "–"
-        share = f"{100 * found['limit_share']:.0f} %" if "limit_share" in found else "–"
-        time = (f"{found['ratio']:.2f}×", f"± {found['spread']:.2f}", str(found["n"]))
+    for path, record in sorted(result["paths"].items()):
+        memory = f"{record['mib']:.0f} / {record['mib_plain']:.0f}" if "mib" in record else "–"
+        share = f"{100 * record['limit_share']:.0f} %" if "limit_share" in record else "–"
+        time = (f"{record['ratio']:.2f}×", f"± {record['spread']:.2f}", str(record["n"]))
         rows.append((path, *time, memory, share))
     head = ("path", "faster", "spread", "pairs", "MiB, ours / other", "of the matrix limit")
     return markdown(head, rows, measured(result))
@@ -94,11 +94,11 @@ def startup(result: Result) -> str:
 def kills(result: Result) -> str:
     """Number of killed and resumed runs that give the same result as an uninterrupted run."""
     rows = []
-    for stage, found in result["stages"].items():
-        moments = found["moments"]
+    for stage, record in result["stages"].items():
+        moments = record["moments"]
         between = f"{min(moments):.2f} and {max(moments):.2f} s after its start"
-        equal = f"{found['equal']} of {len(moments)}"
-        rows.append((KILLED[stage], str(found["killed_in_it"]), between, equal))
+        equal = f"{record['equal']} of {len(moments)}"
+        rows.append((KILLED[stage], str(record["killed_in_it"]), between, equal))
     return markdown(("stage", "kills", "between", "equal to the unbroken run"), rows, where(result))
 
 
@@ -108,10 +108,10 @@ def stops(result: Result) -> str:
     rows = [
         (
             KILLED[stage],
-            *(str(found["signals"][name]) for name in signals),
-            f"{found['equal']} of {len(found['moments'])}",
+            *(str(record["signals"][name]) for name in signals),
+            f"{record['equal']} of {len(record['moments'])}",
         )
-        for stage, found in result["stages"].items()
+        for stage, record in result["stages"].items()
     ]
     return markdown(("run", *signals, "equal to the unbroken run"), rows, where(result))
 

@@ -97,11 +97,11 @@ def scorers(folder: Path, only: tuple[str, ...] = ()) -> dict[str, tuple[Scorer,
         "dino_i": ({"checkpoint": str(folder / "dino")}, 224),
     }
     small = world("shapes").scorers
-    found = {name: heavy.get(name, (small.get(name, {}), 64)) for name in BUILT_IN}
-    wanted = only or tuple(found)
+    setups = {name: heavy.get(name, (small.get(name, {}), 64)) for name in BUILT_IN}
+    wanted = only or tuple(setups)
     return {
         name: (load_scorer(name, **options), size)
-        for name, (options, size) in found.items()
+        for name, (options, size) in setups.items()
         if name in wanted
     }
 

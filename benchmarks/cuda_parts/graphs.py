@@ -71,13 +71,13 @@ def require_recorded(replay: Replay) -> None:
         raise RuntimeError(f"expected all calls to be recorded; got {replay}; do not use the figures")
 
 
-def require_near(found: Tensor, plain: Tensor) -> float:
+def require_near(predicted: Tensor, plain: Tensor) -> float:
     """Mean difference of two predictions as a share of the plain one's mean size.
 
     Raises:
         ValueError: if it is above `TOLERANCE`.
     """
-    share = float((found - plain).abs().float().mean() / plain.abs().float().mean())
+    share = float((predicted - plain).abs().float().mean() / plain.abs().float().mean())
     if not share <= TOLERANCE:
         raise ValueError(
             f"prediction: expected within {TOLERANCE} of the eager one, got {share:.3g}; do not use it"
@@ -107,11 +107,11 @@ def sampling(pipe: Any, way: str, side: int, batch: int, steps: int, rounds: int
         first = seconds(predict)
         difference = require_near(predict(), plain)
         reset_peak()
-        found = seconds_per_step(pipe, side, batch, steps, rounds)
+        cost = seconds_per_step(pipe, side, batch, steps, rounds)
     figures = {
-        "step_ms": 1000 * found["plain"],
-        "step_with_mask_ms": 1000 * found["guided"],
-        "mask_extra_share": found["extra_share"],
+        "step_ms": 1000 * cost["plain"],
+        "step_with_mask_ms": 1000 * cost["guided"],
+        "mask_extra_share": cost["extra_share"],
         "first_call_seconds": first,
         "difference": difference,
     }

@@ -56,8 +56,8 @@ def gradient(scorer: Adiee, batch: EditBatch) -> Tensor:
     """Gradient of one candidate's score with respect to its pixels."""
     edited = batch.edited[:1].clone().requires_grad_(True)
     one = EditBatch(batch.source[:1], batch.instruction[:1], edited)
-    (found,) = torch.autograd.grad(score(scorer, one).sum(), edited)
-    return found
+    (pixel_gradient,) = torch.autograd.grad(score(scorer, one).sum(), edited)
+    return pixel_gradient
 
 
 @torch.no_grad()
@@ -72,7 +72,7 @@ def times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
     for _ in range(rounds + 1):
         for way, call in calls.items():
             spent[way].append(seconds(call))
-    return {way: statistics.median(found[1:]) for way, found in spent.items()}
+    return {way: statistics.median(durations[1:]) for way, durations in spent.items()}
 
 
 def extra_gib(call: Callable[[], Any]) -> float:
@@ -94,14 +94,14 @@ def prefix(figures: Figures, tiny: bool) -> None:
         calls = {way: partial(work, scorer, batch) for way, scorer in scorers.items()}
 
         def compared(calls: dict[str, Callable[[], Any]] = calls) -> dict[str, float]:
-            found = times(calls, 1 if tiny else ROUNDS)
+            medians = times(calls, 1 if tiny else ROUNDS)
             values = [call().float() for call in calls.values()]
             difference = float((values[0] - values[1]).abs().mean() / values[0].abs().mean())
-            return {**found, "speed": found["whole"] / found["sharing"], "difference": difference}
+            return {**medians, "speed": medians["whole"] / medians["sharing"], "difference": difference}
 
         def memory(calls: dict[str, Callable[[], Any]] = calls) -> dict[str, float]:
-            found = {way: extra_gib(call) for way, call in calls.items()}
-            return {**found, "share": found["sharing"] / found["whole"]}
+            gib = {way: extra_gib(call) for way, call in calls.items()}
+            return {**gib, "share": gib["sharing"] / gib["whole"]}
 
         figures.measure(f"{name}, seconds", compared)
         if device().type == "cuda":

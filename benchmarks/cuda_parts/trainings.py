@@ -106,11 +106,11 @@ def compare_memory(figures: Figures, runs: dict[str, Run]) -> None:
     for kind, (recipe, words) in runs.items():
 
         def compared(kind: str = kind, recipe: str = recipe, words: list[str] = words) -> dict[str, float]:
-            found = {"estimated_gib": estimated_gib(recipe, words)}
+            memory = {"estimated_gib": estimated_gib(recipe, words)}
             peak = figures.values.get(kind, {}).get("peak_gib")
             if peak is None:
-                return found
-            return {**found, "peak_gib": peak, "estimated_over_peak": found["estimated_gib"] / peak}
+                return memory
+            return {**memory, "peak_gib": peak, "estimated_over_peak": memory["estimated_gib"] / peak}
 
         figures.measure(f"{kind}, memory", compared)
 
@@ -182,17 +182,17 @@ def papers_update(tiny: bool, rounds: int) -> dict[str, float]:
     spent = {part: statistics.median(times) for part, times in clock.spent.items()}
     optimizer = spent.pop("optimizer")
     update = rows // micro_batch * sum(spent.values()) + optimizer
-    found = {"seconds_per_update": update, "rows_per_second": rows / update}
+    figures = {"seconds_per_update": update, "rows_per_second": rows / update}
     peak = peak_gib()
-    return found if peak is None else {**found, "peak_gib": peak}
+    return figures if peak is None else {**figures, "peak_gib": peak}
 
 
 def against_papers(ours: dict[str, float], papers: dict[str, float]) -> dict[str, float]:
     """Speed and memory of an update as shares of those of the papers' loop."""
-    found = {"speed": papers["seconds_per_update"] / ours["seconds_per_update"]}
+    shares = {"speed": papers["seconds_per_update"] / ours["seconds_per_update"]}
     if "peak_gib" in ours and "peak_gib" in papers:
-        found["memory"] = ours["peak_gib"] / papers["peak_gib"]
-    return found
+        shares["memory"] = ours["peak_gib"] / papers["peak_gib"]
+    return shares
 
 
 def refl(figures: Figures, tiny: bool) -> None:
@@ -203,9 +203,9 @@ def refl(figures: Figures, tiny: bool) -> None:
         first, *others = runs
         measure_runs(figures, {first: runs[first]}, folder / "first")
         figures.measure("papers' loop", partial(papers_update, tiny, 1 if tiny else 2))
-        found = [figures.values[kind] for kind in (first, "papers' loop")]
-        if all("seconds_per_update" in kind for kind in found):
-            figures.add("refl over papers' loop", against_papers(*found))
+        compared = [figures.values[kind] for kind in (first, "papers' loop")]
+        if all("seconds_per_update" in kind for kind in compared):
+            figures.add("refl over papers' loop", against_papers(*compared))
         measure_runs(figures, {kind: runs[kind] for kind in others}, folder / "others")
         compare_memory(figures, runs)
 

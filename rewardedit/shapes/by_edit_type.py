@@ -18,8 +18,8 @@ def rating_by_edit_type(editor: Editor, n: int, split: str = "test") -> dict[str
         with devices.autocast(editor.pipe.device.type):
             for first in range(0, n, BATCH):
                 rows = range(first, min(first + BATCH, n))
-                part = samples[first : first + BATCH]
-                edits = editor.sample(editor.encode(part.source, part.instruction), rows)
+                batch = samples[first : first + BATCH]
+                edits = editor.sample(editor.encode(batch.source, batch.instruction), rows)
                 made.append(edits.to("cpu").images)
 
         score = ShapesOracle().rate(samples, torch.cat(made)).score

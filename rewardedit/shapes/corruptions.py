@@ -120,9 +120,9 @@ def over_done(samples: ShapesBatch, rng: np.random.Generator) -> Candidates:
     is_background = samples.edits.is_type("background")
     kind = np.where(is_background, EDIT_TYPES.index("recolour"), kind)
     # The edited object's own cell, which holds its host if it lies inside another object, is not changed.
-    own = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
-    kind = np.where((others.present & ~own).any(1), kind, EDIT_TYPES.index("background"))
-    spoiled = apply_edits(others, sample_edits(rng, others, kind, own))
+    edited_cell = (np.arange(CELLS)[None] == samples.edits.to_cell[:, None]) & ~is_background[:, None]
+    kind = np.where((others.present & ~edited_cell).any(1), kind, EDIT_TYPES.index("background"))
+    spoiled = apply_edits(others, sample_edits(rng, others, kind, edited_cell))
     rows = np.flatnonzero(~is_background)
     at = rows, samples.edits.to_cell[rows]
     for name in OBJECT_FIELDS:

@@ -34,20 +34,20 @@ def measure_detector(folder: Path, n: int) -> dict[str, Any]:
         rows, names, truths = zip(*asked[first : first + 280], strict=True)
         images = samples.target[list(rows)].to(devices.default_device())
         for (boxes, confidence), truth in zip(detector(images, list(names)), truths, strict=True):
-            found = pairwise_iou(truth, boxes.cpu()) >= FOUND
+            matches = pairwise_iou(truth, boxes.cpu()) >= FOUND
             sure = confidence.cpu()
-            right.append([is_right(found[:, sure >= t]) for t in grid])
+            right.append([is_right(matches[:, sure >= t]) for t in grid])
 
     rates = torch.tensor(right, dtype=torch.float64)
     best = int(rates.mean(0).argmax())
     threshold = round(float(grid[best]), 2)
     write_json(folder / Detector.SETTINGS, {"threshold": threshold})
-    there = torch.tensor([len(truth) > 0 for _, _, truth in asked])
+    present = torch.tensor([len(truth) > 0 for _, _, truth in asked])
     return {
         "n": len(asked) // 2,
         "threshold": threshold,
-        "found": float(rates[there, best].mean()),
-        "not_seen_where_absent": float(rates[~there, best].mean()),
+        "found": float(rates[present, best].mean()),
+        "not_seen_where_absent": float(rates[~present, best].mean()),
     }
 
 
@@ -75,7 +75,7 @@ def _draw(among: Tensor, generator: torch.Generator) -> int:
     return int(torch.multinomial(among.float(), 1, generator=generator))
 
 
-def is_right(found: Tensor) -> bool:
+def is_right(matches: Tensor) -> bool:
     """True if each object (rows) has a box (columns) of its own, and no box is left over."""
-    objects, boxes = found.shape
-    return objects == boxes and bool(found.any(1).all()) and bool(found.any(0).all())
+    objects, boxes = matches.shape
+    return objects == boxes and bool(matches.any(1).all()) and bool(matches.any(0).all())

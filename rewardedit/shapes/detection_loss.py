@@ -13,7 +13,7 @@ FOCAL_ALPHA = 0.25
 FOCAL_GAMMA = 2.0
 
 
-def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tensor]]) -> Tensor:
+def detection_loss(logits: Tensor, predicted: Tensor, truth: list[tuple[Tensor, Tensor]]) -> Tensor:
     """DETR's loss of predictions; `truth` holds for each image the boxes (k, 4) and names (k, names) of its
     objects.
     """
@@ -21,9 +21,9 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
     boxes: list[Tensor] = []
     wanted: list[Tensor] = []
     for i, (true_boxes, names) in enumerate(truth):
-        patches, objects = match(logits[i], found[i], true_boxes, names)
+        patches, objects = match(logits[i], predicted[i], true_boxes, names)
         target[i, patches] = names[objects].float()
-        boxes.append(found[i, patches])
+        boxes.append(predicted[i, patches])
         wanted.append(true_boxes[objects])
 
     made = torch.cat(boxes)
@@ -40,15 +40,15 @@ def detection_loss(logits: Tensor, found: Tensor, truth: list[tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def match(logits: Tensor, found: Tensor, boxes: Tensor, names: Tensor) -> tuple[Tensor, Tensor]:
+def match(logits: Tensor, predicted: Tensor, boxes: Tensor, names: Tensor) -> tuple[Tensor, Tensor]:
     """Matches each object of an image with one patch: indices of the assignment of least cost."""
     right = logits.sigmoid()
     share = names.float() / names.sum(1, keepdim=True)
     cost = -WEIGHTS[0] * right @ share.T
-    cost = cost + WEIGHTS[1] * torch.cdist(found, boxes, p=1)
-    each_found = found.repeat_interleave(len(boxes), dim=0)
-    each_box = boxes.repeat(len(found), 1)
-    cost = cost - WEIGHTS[2] * generalised_iou(each_found, each_box).view(len(found), len(boxes))
+    cost = cost + WEIGHTS[1] * torch.cdist(predicted, boxes, p=1)
+    each_predicted = predicted.repeat_interleave(len(boxes), dim=0)
+    each_box = boxes.repeat(len(predicted), 1)
+    cost = cost - WEIGHTS[2] * generalised_iou(each_predicted, each_box).view(len(predicted), len(boxes))
     patches, objects = linear_sum_assignment(cost.cpu().numpy())
     return torch.from_numpy(patches).to(logits.device), torch.from_numpy(objects).to(logits.device)
 

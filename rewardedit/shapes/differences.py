@@ -80,8 +80,8 @@ def scene_changes(before: Scenes, after: Scenes, boxes: Boxes = "union") -> list
             old, new = tuple(map(int, olds[row, cell])), tuple(map(int, news[row, cell]))
             difference = _difference(old, new, old_boxes[row, cell], new_boxes[row, cell], boxes)
             changes[row].append(Change((int(cell), inner), new if new[0] >= 0 else (), difference))
-    for own in changes:
-        own.sort(key=lambda change: change.place)
+    for row_changes in changes:
+        row_changes.sort(key=lambda change: change.place)
     return changes
 
 
@@ -248,12 +248,12 @@ class ShapesDifferences(Sequence):
         if "traces" in kinds:
             editor = self.editor()
             images[kinds == "traces"] = editor.family.reconstruct(editor.pipe, images[kinds == "traces"])
-        found = scene_differences(before, after, self.boxes)
+        differences = scene_differences(before, after, self.boxes)
         rows: list[DifferenceRow] = []
         for i, (name, kind) in enumerate(zip(samples.id, kinds, strict=True)):
-            instruction = naming(found[i]) or samples.instruction[i]
+            instruction = naming(differences[i]) or samples.instruction[i]
             pair = samples.source[i], images[i]
-            rows.append(DifferenceRow(f"{name}-{kind}", *pair, found[i], instruction))
+            rows.append(DifferenceRow(f"{name}-{kind}", *pair, differences[i], instruction))
         return rows
 
 
@@ -303,7 +303,7 @@ def certain_outputs(samples: ShapesBatch, edited: Float[Tensor, "b 3 64 64"]) ->
     for i, name in enumerate(samples.id):
         row = None
         if right[i] or same[i]:
-            found = wanted[i] if right[i] else ()
-            row = DifferenceRow(name, samples.source[i], edited[i], found, samples.instruction[i])
+            differences = wanted[i] if right[i] else ()
+            row = DifferenceRow(name, samples.source[i], edited[i], differences, samples.instruction[i])
         rows.append(row)
     return rows

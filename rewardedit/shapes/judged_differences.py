@@ -34,10 +34,10 @@ def verdicts(changes: list[Change], wanted: list[Change]) -> list[bool]:
     other change that is not among them overlaps its box.
     """
     asked = {(change.place, change.after) for change in wanted}
-    own = [(change.place, change.after) in asked for change in changes]
-    unasked = [change.difference for change, is_asked in zip(changes, own, strict=True) if not is_asked]
+    requested = [(change.place, change.after) in asked for change in changes]
+    unasked = [change.difference for change, is_asked in zip(changes, requested, strict=True) if not is_asked]
     coherent = []
-    for change, is_asked in zip(changes, own, strict=True):
+    for change, is_asked in zip(changes, requested, strict=True):
         overlaps = any(overlap(change.difference, other) for other in unasked)
         coherent.append(is_asked and not overlaps)
     return coherent
@@ -107,7 +107,9 @@ class JudgedDifferences(Sequence):
             edit = edits[i]
             for verdict, rows in judged.items():
                 fit = [
-                    change for change, own in zip(edit.changes, edit.verdicts, strict=True) if own == verdict
+                    change
+                    for change, change_verdict in zip(edit.changes, edit.verdicts, strict=True)
+                    if change_verdict == verdict
                 ]
                 if fit and len(rows) < EACH:
                     chosen = fit[int(rng.integers(len(fit)))].difference
@@ -127,8 +129,8 @@ class JudgedDifferences(Sequence):
         for i, instruction in enumerate(instructions):
             asked = wanted[i] if instruction == samples.instruction[i] else []
             pair = samples.source[i], images[i]
-            found = verdicts(changes[i], asked)
-            edits.append(JudgedEdit(samples.id[i], *pair, instruction, changes[i], found))
+            coherent = verdicts(changes[i], asked)
+            edits.append(JudgedEdit(samples.id[i], *pair, instruction, changes[i], coherent))
         return edits
 
     def _edits(
@@ -142,10 +144,10 @@ class JudgedDifferences(Sequence):
             rows = np.flatnonzero([MAKERS[chosen] is make for chosen in maker])
             edits = make(samples, rng)
             assert edits.scenes is not None, number
-            found = scene_changes(samples.before, edits.scenes)
+            edit_changes = scene_changes(samples.before, edits.scenes)
             images[rows] = edits.images[rows]
             for row in rows:
-                changes[row] = found[row]
+                changes[row] = edit_changes[row]
 
         instructions = list(samples.instruction)
         for row in np.flatnonzero(rng.random(BLOCK) < OTHER):

@@ -27,9 +27,9 @@ PARTS = [
 
 def _name(parts: tuple[int, int, int]) -> str:
     words = []
-    for choices, part in zip((SIZES, tuple(COLOURS), SHAPES), parts, strict=True):
-        if part != ANY:
-            words.append(choices[part])
+    for choices, index in zip((SIZES, tuple(COLOURS), SHAPES), parts, strict=True):
+        if index != ANY:
+            words.append(choices[index])
     return " ".join(words)
 
 
@@ -44,9 +44,9 @@ def background_names(
     textures and photographs have no colour of their own.
     """
     plain = torch.from_numpy(scenes.backdrop == BACKDROPS.index("plain"))[:, None]
-    own = torch.from_numpy(scenes.background)[:, None] == torch.arange(len(BACKGROUNDS))
+    matches = torch.from_numpy(scenes.background)[:, None] == torch.arange(len(BACKGROUNDS))
     any_ground = torch.ones_like(plain)
-    return torch.cat([any_ground, own & plain], 1), torch.cat([any_ground, plain.expand_as(own)], 1)
+    return torch.cat([any_ground, matches & plain], 1), torch.cat([any_ground, plain.expand_as(matches)], 1)
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ class ShapesOracle:
         edited = edited.nan_to_num(0.0, 0.0, 0.0)
         ratings = []
         for first in range(0, len(samples), BATCH_SIZE):
-            part = slice(first, first + BATCH_SIZE)
-            aspects = _aspects(samples.before[part], samples.after[part], samples.edits[part], edited[part])
+            rows = slice(first, first + BATCH_SIZE)
+            aspects = _aspects(samples.before[rows], samples.after[rows], samples.edits[rows], edited[rows])
             ratings.append(vars(_rating(*aspects)).values())
         return Rating(*(torch.cat(parts) * has_edit for parts in zip(*ratings, strict=True)))
 

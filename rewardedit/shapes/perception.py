@@ -101,17 +101,17 @@ def asked_objects(
         within = object_masks(hosts, edits.to_cell)
         window[inside] = patch(within, row[inside], origin[inside])[:, 0]
 
-    found = recover(image, background, row, shape, colour, origin, window)
+    objects = recover(image, background, row, shape, colour, origin, window)
 
     free = torch.from_numpy(edits.is_type("add", "move"))[row] & ~inside
     if not free.any():
-        return found
+        return objects
 
     origin = origin.clone()
     window = window.clone()
     origin[free], window[free] = search(image, background, taken, row[free], colour[free])
     # Its own place is tried first: the largest patch of its colour may be another object.
-    return better(found, recover(image, background, row, shape, colour, origin, window))
+    return better(objects, recover(image, background, row, shape, colour, origin, window))
 
 
 def old_objects(before: Scenes, edits: Edits) -> Tensor:

@@ -18,16 +18,16 @@ from rewardedit.shapes.world import Shapes, ShapesBatch
 
 def open_rows(data: DataConfig) -> ShapesRows:
     """The rows that a recipe's `data:` names."""
-    own = data.shapes or WorldConfig()
+    settings = data.shapes or WorldConfig()
     return ShapesRows(
         data.limit or 10_000,
         data.split,
-        own.seed,
-        own.backdrops,
+        settings.seed,
+        settings.backdrops,
         data.edit_types or EDIT_TYPES,
-        shares=dict(own.quality_mix or DEFAULT_MIX),
+        shares=dict(settings.quality_mix or DEFAULT_MIX),
         first=data.offset,
-        draws=own.edits_per_source,
+        draws=settings.edits_per_source,
     )
 
 
@@ -38,17 +38,17 @@ def open_differences(data: DataConfig, judged: bool) -> Sequence[DifferenceRow]:
     Raises:
         ValueError: on a setting that has no effect on them.
     """
-    own = data.shapes or WorldConfig()
-    require_unset(own, ("edits_per_source",), "on differences; leave it out")
+    settings = data.shapes or WorldConfig()
+    require_unset(settings, ("edits_per_source",), "on differences; leave it out")
     if data.size != SIZE:
         raise ValueError(f"size: has no effect on differences, whose images have {SIZE} pixels; leave it out")
-    if judged and own.quality_mix != DEFAULT_MIX:
+    if judged and settings.quality_mix != DEFAULT_MIX:
         raise ValueError("quality_mix: has no effect on judged differences; leave it out")
-    world = Shapes(data.split, own.seed, own.backdrops)
+    world = Shapes(data.split, settings.seed, settings.backdrops)
     count = data.limit or 10_000
     if judged:
         return JudgedDifferences(count, world, data.offset)
-    mix = own.quality_mix
+    mix = settings.quality_mix
     return ShapesDifferences(count, world, dict(DEFAULT_PAIRS if mix == DEFAULT_MIX else mix), data.offset)
 
 

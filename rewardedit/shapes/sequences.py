@@ -102,8 +102,8 @@ class ShapesSequences(Sequence):
 
     def __init__(self, config: SequencesConfig) -> None:
         self.config = config
-        own = config.shapes or WorldConfig()
-        self.worlds = [Shapes(config.split, own.seed, (backdrop,)) for backdrop in own.backdrops]
+        settings = config.shapes or WorldConfig()
+        self.worlds = [Shapes(config.split, settings.seed, (backdrop,)) for backdrop in settings.backdrops]
 
     def __len__(self) -> int:
         return self.config.limit or 1000
@@ -116,10 +116,10 @@ class ShapesSequences(Sequence):
             raise IndexError(index)
         number = self.config.offset + index
         world = self.worlds[number % len(self.worlds)]
-        found = sequence(world, number, turns_of(number, len(self.worlds)))
-        turns = found.turns
+        edit_sequence = sequence(world, number, turns_of(number, len(self.worlds)))
+        turns = edit_sequence.turns
         return EditSequence(
-            found.id,
+            edit_sequence.id,
             (turns.source[0], *turns.target),
             tuple(turns.instruction),
             (turns.source_caption[0], *turns.target_caption),

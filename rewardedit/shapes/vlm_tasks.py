@@ -122,7 +122,7 @@ def negative_instructions(samples: dict[str, Any], rows: list[int], near: list[b
     """
     following = _values(samples, "instruction", (*rows[1:], rows[0]))
     others = _values(samples, "other_instruction", rows)
-    return [(own and other) or text for other, text, own in zip(others, following, near, strict=True)]
+    return [(is_near and other) or text for other, text, is_near in zip(others, following, near, strict=True)]
 
 
 def instructions_of(
@@ -135,12 +135,12 @@ def instructions_of(
         shape_swap_share: the probability of swapping a shape, if the instruction has one, rather than any
         word.
     """
-    own = _values(samples, "instruction", rows)
+    instructions = _values(samples, "instruction", rows)
     near = negative_instructions(samples, rows, [True] * len(rows))
-    further = [*own[2:], *own[:2]]
+    further = [*instructions[2:], *instructions[:2]]
     choice = random.Random(int(torch.randint(2**31, (), generator=generator)))
     offered = []
-    for text, close, other in zip(own, near, further, strict=True):
+    for text, close, other in zip(instructions, near, further, strict=True):
         first = swap_word(text, WORD_GROUPS, choice, SHAPES, shape_swap_share) or other
         second = swap_word(text, WORD_GROUPS, choice, SHAPES, shape_swap_share) or other
         offered.append([text, close, first, second, other])
@@ -196,8 +196,8 @@ def match_logits(
     length = max(map(len, said)) + len(after)
     # Padding comes last: no token attends to it.
     ids = torch.full((len(said), length), tokenizer.pad_token_id)
-    for i, own in enumerate(said):
-        ids[i, : len(own) + len(after)] = torch.tensor([*own, *after])
+    for i, instruction_ids in enumerate(said):
+        ids[i, : len(instruction_ids) + len(after)] = torch.tensor([*instruction_ids, *after])
     ids = ids.to(vlm.model.device)
     begin = shared["input_ids"].shape[1]
     positions = torch.arange(begin, begin + length, device=ids.device).expand(len(ids), -1)

@@ -70,8 +70,13 @@ def compare_scorers(out: AnyPath, bench: ShapesBench) -> tuple[list[Table], dict
     rows = BenchRows(items, world, images)
     shards = {}
     for name, use in uses.items():
-        own = {**made_of, "candidates": bench.candidates, "editors": bench.editors, "use": use.made_of}
-        shards[name] = score_items(out, name, own, rows, use.by_name, SIZE)
+        made_of_scores = {
+            **made_of,
+            "candidates": bench.candidates,
+            "editors": bench.editors,
+            "use": use.made_of,
+        }
+        shards[name] = score_items(out, name, made_of_scores, rows, use.by_name, SIZE)
     scores = read_item_scores(shards)
 
     judged = judged_edits(bench, edits, world, images)
@@ -105,11 +110,11 @@ def judged_edits(bench: ShapesBench, edits: Edits, world: World, images: Mapping
     ratings = np.array([edits.ratings[key][row] for key, row in places])
 
     def rate(numbers: Sequence[int], attacked: Tensor) -> np.ndarray:
-        found = []
+        scores = []
         for number, image in zip(numbers, attacked, strict=True):
             row = places[number][1]
-            found.append(ShapesOracle().rate(world.usual[row : row + 1], image[None]).score)
-        return torch.cat(found).numpy()
+            scores.append(ShapesOracle().rate(world.usual[row : row + 1], image[None]).score)
+        return torch.cat(scores).numpy()
 
     sources = [edits.sources[row] for _, row in places]
     good = spread(np.flatnonzero(ratings >= bench.good_from).tolist(), sources, bench.judged)
@@ -162,7 +167,7 @@ def _with_attacks_and_times(
     by_table = {}
     for table in attacks:
         by_table[table.title] = {line.name: line.cells for line in table.rows}
-    found = []
+    extended = []
     for line in lines:
         cells = dict(line.cells)
         for title, (of, column) in PASSING.items():
@@ -171,8 +176,8 @@ def _with_attacks_and_times(
                 cells[title] = attacked[column]
         if line.name in times:
             cells[MILLISECONDS] = Cell(times[line.name])
-        found.append(replace(line, cells=cells))
-    return found
+        extended.append(replace(line, cells=cells))
+    return extended
 
 
 def _main_table(lines: Sequence[Line], wordings: str, bench: ShapesBench) -> Table:

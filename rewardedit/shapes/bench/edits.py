@@ -83,10 +83,10 @@ def make_edits(out: AnyPath, bench: ShapesBench, world: World) -> dict[Key, Floa
     with torch.no_grad():
         paths = stage(out / "edits", made_of, make, len(parts), "edits-{:05d}.safetensors")
 
-    found: dict[Key, list[Tensor]] = {}
+    chunks_by_key: dict[Key, list[Tensor]] = {}
     for (key, _), path in zip(parts, paths, strict=True):
-        found.setdefault(key, []).append(to_float(load_file(path)[IMAGES]))
-    edits = {key: torch.cat(chunks) for key, chunks in found.items()}
+        chunks_by_key.setdefault(key, []).append(to_float(load_file(path)[IMAGES]))
+    edits = {key: torch.cat(chunks) for key, chunks in chunks_by_key.items()}
     for name in bench.editors:
         if name not in SAMPLED:
             edits[name, 0] = _on_levels(_drawn(name, world.usual))

@@ -54,11 +54,11 @@ def scores_by_key(
     scores: ItemScores, scorer: str, keys: Sequence[Key], n: int, wordings: str
 ) -> dict[Key, np.ndarray]:
     """Scores (n,) of the images of each key with their own instructions."""
-    found = {}
+    by_key = {}
     for key in keys:
         ids = [Item(key, row, row, wordings).id for row in range(n)]
-        found[key] = scores.array(scorer, ids)
-    return found
+        by_key[key] = scores.array(scorer, ids)
+    return by_key
 
 
 def measure_scorer(
@@ -107,12 +107,14 @@ def seed_pairs(values: Mapping[Key, np.ndarray], edits: Edits, least: float) -> 
 def retrieval(scores: ItemScores, scorer: str, wordings: str, bench: ShapesBench) -> np.ndarray:
     """(n,) 1 where the ground truth has its highest score with its own instruction; of k equal ones 1 / k."""
     key = (TARGET, 0)
-    found = []
+    shares = []
     for row in range(bench.n):
-        told = [row, *other_rows(row, bench.n, bench.candidates)]
-        own = scores.array(scorer, [Item(key, row, other, wordings).id for other in told])
-        found.append(_share_of_first(own))
-    return np.array(found)
+        instruction_rows = [row, *other_rows(row, bench.n, bench.candidates)]
+        candidate_scores = scores.array(
+            scorer, [Item(key, row, other, wordings).id for other in instruction_rows]
+        )
+        shares.append(_share_of_first(candidate_scores))
+    return np.array(shares)
 
 
 def favoured_rows(images: Mapping[Key, np.ndarray]) -> np.ndarray:
@@ -132,11 +134,11 @@ def _share_of_first(scores: np.ndarray) -> float:
 
 def editor_means(edits: Edits) -> dict[Key, np.ndarray]:
     """As a score that sees no image: the mean rating of all edits by the same editor."""
-    found = {}
+    means = {}
     for key in edits.keys:
         ratings = edits.ratings[key[0], 0]
-        found[key] = np.full(len(ratings), ratings.mean())
-    return found
+        means[key] = np.full(len(ratings), ratings.mean())
+    return means
 
 
 def chance(bench: ShapesBench) -> dict[str, Cell]:

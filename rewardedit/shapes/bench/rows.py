@@ -43,7 +43,7 @@ def all_items(keys: Sequence[Key], n: int, candidates: int) -> list[Item]:
             items += [Item(key, row, row, wordings) for row in range(n)]
         for row in range(n):
             others = other_rows(row, n, candidates)
-            items += [Item((TARGET, 0), row, told, wordings) for told in others]
+            items += [Item((TARGET, 0), row, other, wordings) for other in others]
     return items
 
 

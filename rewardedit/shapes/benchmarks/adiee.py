@@ -48,10 +48,10 @@ Values = dict[str, np.ndarray]  # of each editor's edits of the same samples
 
 def scores_of(scorer: Scorer, samples: ShapesBatch, edits: Mapping[str, torch.Tensor]) -> Values:
     """Scores of each editor's edits; edits without a score get less than all others."""
-    found = {name: scored(scorer, samples, images).score.numpy() for name, images in edits.items()}
-    finite = [values[np.isfinite(values)] for values in found.values()]
+    scores = {name: scored(scorer, samples, images).score.numpy() for name, images in edits.items()}
+    finite = [values[np.isfinite(values)] for values in scores.values()]
     least = min((float(values.min()) for values in finite if len(values)), default=0.0)
-    return {name: np.nan_to_num(values, nan=least - 1.0) for name, values in found.items()}
+    return {name: np.nan_to_num(values, nan=least - 1.0) for name, values in scores.items()}
 
 
 def pooled(values: Values, names: list[str]) -> np.ndarray:
@@ -104,10 +104,10 @@ def choose_on_val(scores: Mapping[str, Values], ratings: Values, names: list[str
     margins: dict[str, float] = {}
     rho: dict[str, float] = {}
     judged: dict[str, float] = {}
-    for name, own in scores.items():
-        margins[name] = best_margin(differences(own, names), wanted)
-        rho[name] = spearman(pooled(own, names), truth).value
-        judged[name] = float((said(differences(own, names), margins[name]) == wanted).mean())
+    for name, by_editor in scores.items():
+        margins[name] = best_margin(differences(by_editor, names), wanted)
+        rho[name] = spearman(pooled(by_editor, names), truth).value
+        judged[name] = float((said(differences(by_editor, names), margins[name]) == wanted).mean())
     return Chosen(margins, rho, judged)
 
 
@@ -121,20 +121,20 @@ def compare(
     """Rank correlation and pairwise accuracy of every scorer, "prior" among them, on some editors' edits."""
     sources = np.tile(ids, len(names))
     truth = pooled(ratings, names)
-    values = {name: pooled(own, names) for name, own in scores.items()}
+    values = {name: pooled(by_editor, names) for name, by_editor in scores.items()}
     within = {
-        name: float(np.mean([spearman(own[editor], ratings[editor], ids).value for editor in names]))
-        for name, own in scores.items()
+        name: float(np.mean([spearman(by_editor[editor], ratings[editor], ids).value for editor in names]))
+        for name, by_editor in scores.items()
         if name != "prior"
     }
     versus = {
-        name: list(spearman_difference(values["adiee"], own, truth, sources).ci95)
-        for name, own in values.items()
+        name: list(spearman_difference(values["adiee"], predicted, truth, sources).ci95)
+        for name, predicted in values.items()
         if name != "adiee"
     }
     return {
         "n": len(truth),
-        "spearman": {name: spearman(own, truth, sources).value for name, own in values.items()},
+        "spearman": {name: spearman(predicted, truth, sources).value for name, predicted in values.items()},
         "spearman_within_editors": within,
         "best_rival": chosen.rival,
         "ci95_vs_best_rival": versus[chosen.rival],
@@ -149,8 +149,8 @@ def order_pairs(scores: Mapping[str, Values], ratings: Values, names: list[str])
     wanted = said(differences(ratings, names), LEAST)
     unequal = wanted != 0
     ordered = {
-        name: float((np.sign(differences(own, names)) == wanted)[unequal].mean())
-        for name, own in scores.items()
+        name: float((np.sign(differences(by_editor, names)) == wanted)[unequal].mean())
+        for name, by_editor in scores.items()
     }
     return {"pairs": len(wanted), "unequal_pairs": int(unequal.sum()), "unequal_pairwise": ordered}
 
@@ -163,19 +163,19 @@ def judge_pairs(
     """
     wanted = said(differences(ratings, names), LEAST)
     right = {
-        name: (said(differences(own, names), chosen.margins.get(name, 0.0)) == wanted).astype(float)
-        for name, own in scores.items()
+        name: (said(differences(by_editor, names), chosen.margins.get(name, 0.0)) == wanted).astype(float)
+        for name, by_editor in scores.items()
     }
     right["always a tie"] = (wanted == 0).astype(float)
     right["random"] = np.full(len(wanted), 1 / 3)
     sources = np.tile(ids, len(names) * (len(names) - 1) // 2)
     versus = {
-        name: list(paired_bootstrap(right["adiee"], found, sources).ci95)
-        for name, found in right.items()
+        name: list(paired_bootstrap(right["adiee"], hits, sources).ci95)
+        for name, hits in right.items()
         if name != "adiee"
     }
     return {
-        "pairwise": {name: float(found.mean()) for name, found in right.items()},
+        "pairwise": {name: float(hits.mean()) for name, hits in right.items()},
         "best_rival_pairwise": chosen.rival_in_pairs,
         "ci95_pairwise_vs_best_rival": versus[chosen.rival_in_pairs],
         "ci95_pairwise_vs": versus,
@@ -221,7 +221,7 @@ def measure(
     ratings = {name: ShapesOracle().rate(val, early[name]).score.numpy() for name in edits}
     prior = {name: float(rating.mean()) for name, rating in ratings.items()}
     tried = {name: scores_of(scorer, val, early) for name, scorer in scorers.items()}
-    chosen, own = (choose_on_val(tried, ratings, names) for names in (seen, unseen))
+    chosen, chosen_unseen = (choose_on_val(tried, ratings, names) for names in (seen, unseen))
 
     rated = {name: ShapesOracle().rate(test, images).score.numpy() for name, images in edits.items()}
     scores = {name: scores_of(scorer, test, edits) for name, scorer in scorers.items()}
@@ -229,7 +229,7 @@ def measure(
     scores["prior"] = {name: np.full(len(test), prior[name]) for name in edits}
     return {
         **compare(scores, rated, unseen, test.id, chosen),
-        "own_margins": judge_pairs(scores, rated, unseen, test.id, own),
+        "own_margins": judge_pairs(scores, rated, unseen, test.id, chosen_unseen),
         "seen": compare(scores, rated, seen, test.id, chosen),
         "val_spearman": chosen.spearman,
         "val_pairwise": chosen.pairwise,
@@ -246,12 +246,12 @@ def on_val(
     """
     ratings = {name: ShapesOracle().rate(val, images).score.numpy() for name, images in early.items()}
     groups = {"unseen": unseen, "seen": [name for name in early if name not in unseen]}
-    found: dict[str, dict[str, float]] = {where: {} for where in groups}
+    rho: dict[str, dict[str, float]] = {where: {} for where in groups}
     for name, scorer in scorers.items():
-        own = scores_of(scorer, val, early)
+        by_editor = scores_of(scorer, val, early)
         for where, names in groups.items():
-            found[where][name] = spearman(pooled(own, names), pooled(ratings, names)).value
-    return {**found, "checks": checks(next(iter(scorers.values())), val)}
+            rho[where][name] = spearman(pooled(by_editor, names), pooled(ratings, names)).value
+    return {**rho, "checks": checks(next(iter(scorers.values())), val)}
 
 
 def choose(checkpoint: str = SHIPPED, runs: str = "runs") -> dict[str, Any]:

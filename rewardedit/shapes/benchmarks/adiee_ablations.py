@@ -83,20 +83,20 @@ class ScoreInText(AskedVlm):
 
     def score(self, batch: EditBatch, prepared: Prepared) -> Scores:
         images = torch.stack([batch.source, batch.edited], dim=1)
-        found = []
+        numbers = []
         for question in range(len(QUESTIONS)):
             prompts = [self.vlm.prompt(turns(question, text, "pair")) for text in batch.instruction]
             said = self.vlm.answer(prompts, images, max_new_tokens=12)
-            found.append(torch.tensor([number_in(text_of(answer)) for answer in said]))
-        score = torch.stack(found).nanmean(0).clamp(0, 10)
+            numbers.append(torch.tensor([number_in(text_of(answer)) for answer in said]))
+        score = torch.stack(numbers).nanmean(0).clamp(0, 10)
         reasons = ["no answer has a number" if value.isnan() else None for value in score]
         return Scores.make(score, reason=reasons)
 
 
 def number_in(answer: str) -> float:
     """First number in an answer; digits may be separated by spaces, as small tokenizers write them."""
-    found = re.search(r"\d+(\.\d+)?", answer.replace(" ", ""))
-    return float(found[0]) if found else float("nan")
+    match = re.search(r"\d+(\.\d+)?", answer.replace(" ", ""))
+    return float(match[0]) if match else float("nan")
 
 
 def tokens_of(answers: list[str], texts: list[str], tokenizer: Any) -> Tensor:
@@ -132,21 +132,21 @@ def train_in_text(config: Config, folder: Path) -> Path:
         logits = vlm.model.lm_head(hidden[:, :-1][wanted[:, 1:]])
         return F.cross_entropy(logits.float(), ids[:, 1:][wanted[:, 1:]])
 
-    own = config.train
+    settings = config.train
     small = SmallTrainConfig(
-        max_steps=own.max_steps,
-        batch_size=own.batch_size,
-        lr=own.lr,
-        muon_lr=own.muon_lr,
-        lr_warmup_steps=own.lr_warmup_steps,
-        beta2=own.beta2,
-        weight_decay=own.weight_decay,
-        max_grad_norm=own.max_grad_norm,
-        mixed_precision=own.mixed_precision,
-        ema=own.ema,
-        seed=own.seed,
-        log_every=own.log_every,
-        checkpoint_every=own.max_steps,
+        max_steps=settings.max_steps,
+        batch_size=settings.batch_size,
+        lr=settings.lr,
+        muon_lr=settings.muon_lr,
+        lr_warmup_steps=settings.lr_warmup_steps,
+        beta2=settings.beta2,
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.max_grad_norm,
+        mixed_precision=settings.mixed_precision,
+        ema=settings.ema,
+        seed=settings.seed,
+        log_every=settings.log_every,
+        checkpoint_every=settings.max_steps,
     )
     fit(small, {"vlm": vlm.model}, loss_of, folder, resume=True)
     batches.close()
@@ -174,7 +174,7 @@ def make_rows(name: str, folder: Path) -> None:
     """Makes labelled rows in folder/rows-name, from methods that need only shipped weights."""
     part, words = ROWS[name]
     config = load_recipe(f"shapes/adiee-data/{part}", words)[1]
-    methods = {key: own for key, own in config.methods.items() if not own.model.startswith("runs/")}
+    methods = {key: method for key, method in config.methods.items() if not method.model.startswith("runs/")}
     adiee_data.train(replace(config, methods=methods), folder / f"rows-{name}", resume=True)
 
 
@@ -207,7 +207,10 @@ def config_of(name: str, words: list[str], folder: Path) -> Config:
     """The recipe's settings, with the variant's changes, on the rows in a folder."""
     config: Config = load_recipe("shapes/adiee-scorer/phase-1", [*EQUAL, *VARIANTS.get(name, []), *words])[1]
     train = replace(config.train, micro_batch_size=None)
-    data = {key: replace(own, path=str(folder / f"rows-{key}" / "rows")) for key, own in config.data.items()}
+    data = {
+        key: replace(data_config, path=str(folder / f"rows-{key}" / "rows"))
+        for key, data_config in config.data.items()
+    }
     return replace(config, name=re.sub(r"\W+", "-", name), data=data, train=train)
 
 
@@ -231,5 +234,5 @@ if __name__ == "__main__":
     line = read_command_line(__doc__, "FOLDER key=value")
     given = list(line.words)
     folder = Path(given.pop(0)) if given and "=" not in given[0] else Path("runs")
-    found = main(folder, given)
-    line.keep("adiee-ablations", found)
+    figures = main(folder, given)
+    line.keep("adiee-ablations", figures)

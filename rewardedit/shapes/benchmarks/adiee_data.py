@@ -77,8 +77,8 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
         else:
             by_block[int(row["source_id"].rsplit("-", 1)[1]) // BLOCK].append(i)
     data = build(DataConfig, next(iter(config["data"].values())))
-    own = data.shapes or WorldConfig()
-    world = Shapes(data.split, own.seed, own.backdrops, data.edit_types or EDIT_TYPES)
+    settings = data.shapes or WorldConfig()
+    world = Shapes(data.split, settings.seed, settings.backdrops, data.edit_types or EDIT_TYPES)
     for block, members in by_block.items():
         samples = world.batch(block * BLOCK, BLOCK)
         numbers = [int(rows[i]["source_id"].rsplit("-", 1)[1]) - block * BLOCK for i in members]
@@ -103,12 +103,12 @@ def rate_rows(rows: list[dict[str, Any]], config: dict[str, Any]) -> np.ndarray:
     return rating
 
 
-def rate_samples(samples: ShapesBatch, own: list[int], images: list[torch.Tensor]) -> np.ndarray:
+def rate_samples(samples: ShapesBatch, numbers: list[int], images: list[torch.Tensor]) -> np.ndarray:
     """Ratings of images as edits of these samples of a block."""
-    rated = np.empty(len(own))
-    at = np.array(own)
+    rated = np.empty(len(numbers))
+    at = np.array(numbers)
     # A sample has many edits: each time one edit of every sample is rated.
-    order = np.array([own[:i].count(value) for i, value in enumerate(own)])
+    order = np.array([numbers[:i].count(value) for i, value in enumerate(numbers)])
     for turn in range(order.max() + 1):
         members = np.flatnonzero(order == turn)
         edited = samples.source.clone()
@@ -174,11 +174,11 @@ def intervals(
         (np.isin(made_by, ["target", "sequences"]) & (labels == 10))
         | (np.isin(made_by, list(strong)) & (labels == 5))
     )
-    found = {}
+    ci95 = {}
     for name, chosen, upper in (("ci95_5_over_0", low, 5), ("ci95_10_over_5", top, 10)):
         compared = difference_of_groups(rating[chosen], labels[chosen] == upper, sources[chosen])
-        found[name] = list(compared.ci95)
-    return found
+        ci95[name] = list(compared.ci95)
+    return ci95
 
 
 def high_frequencies(images: torch.Tensor) -> np.ndarray:
@@ -195,16 +195,16 @@ def high_frequencies(images: torch.Tensor) -> np.ndarray:
 def probe(rows: list[dict[str, Any]], chosen: np.ndarray, seed: int = 0) -> dict[str, float]:
     """Balanced accuracy of a linear classifier that distinguishes labels of 0, between, and of 10 by high
     frequencies; half of the sources train it, the other half test it. Chance is a third."""
-    found = [rows[i] for i in np.flatnonzero(chosen)]
+    chosen_rows = [rows[i] for i in np.flatnonzero(chosen)]
     x = np.concatenate(
         [
-            high_frequencies(torch.stack([image_of(row) for row in found[i : i + 512]]))
-            for i in range(0, len(found), 512)
+            high_frequencies(torch.stack([image_of(row) for row in chosen_rows[i : i + 512]]))
+            for i in range(0, len(chosen_rows), 512)
         ]
     )
-    label = np.array([row["label"] for row in found])
+    label = np.array([row["label"] for row in chosen_rows])
     kind = (label > 0).astype(int) + (label >= 10)
-    _, source = np.unique([row["source_id"] for row in found], return_inverse=True)
+    _, source = np.unique([row["source_id"] for row in chosen_rows], return_inverse=True)
     train = np.random.default_rng(seed).random(source.max() + 1)[source] < 0.5
     x = (x - x[train].mean(0)) / (x[train].std(0) + 1e-9)
     weight = 1 / np.bincount(kind[train], minlength=3)[kind[train]]

@@ -71,11 +71,11 @@ def edits(
                 unit="batch",
                 leave=False,
             ):
-                part = samples[i : i + BATCH]
+                batch = samples[i : i + BATCH]
                 with devices.autocast(editor.pipe.device.type):
-                    seeds = range(i, i + len(part))
+                    seeds = range(i, i + len(batch))
                     made.append(
-                        editor(part.source, part.instruction, seeds, settings=settings, target_score=score)
+                        editor(batch.source, batch.instruction, seeds, settings=settings, target_score=score)
                     )
             out.append((samples, torch.cat(made)))
     return out
@@ -87,8 +87,8 @@ def scores_of(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor, group:
     truth = {"target": samples.target, "mask": samples.mask}
     fields = captions if group == "captions" else truth if group.startswith("target") else {}
     batch = EditBatch(samples.source, samples.instruction, edited, **fields)
-    found = [score_batch(batch[i : i + BATCH], {"": scorer})[""] for i in range(0, len(batch), BATCH)]
-    return torch.cat([scores.score for scores in found])
+    results = [score_batch(batch[i : i + BATCH], {"": scorer})[""] for i in range(0, len(batch), BATCH)]
+    return torch.cat([scores.score for scores in results])
 
 
 def measure(editors: list[str], n: int, settings: Sequence[SamplingConfig]) -> dict:

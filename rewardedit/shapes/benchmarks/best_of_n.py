@@ -64,16 +64,16 @@ def choose(editor: Editor, samples: ShapesBatch, n: int, settings: SamplingConfi
     ):
         source = samples.source[i]
         instruction = samples.instruction[i]
-        found = best_of_n(editor, scorers["l1"], source, instruction, n, seed=N * i, settings=settings)
-        rating = oracle.rate(join([samples[i : i + 1]] * n), found.images).score
+        candidates = best_of_n(editor, scorers["l1"], source, instruction, n, seed=N * i, settings=settings)
+        rating = oracle.rate(join([samples[i : i + 1]] * n), candidates.images).score
         note("without_captions", ONE, rating[0])
         note("without_captions", "random choice", rating[int(torch.randint(n, (), generator=generator))])
-        edits = EditBatch(source.expand(n, -1, -1, -1), [instruction] * n, found.images)
+        edits = EditBatch(source.expand(n, -1, -1, -1), [instruction] * n, candidates.images)
         captions = {name: [getattr(samples, name)[i]] * n for name in ("source_caption", "target_caption")}
-        told = EditBatch(edits.source, edits.instruction, edits.edited, **captions)
+        captioned = EditBatch(edits.source, edits.instruction, edits.edited, **captions)
         for name, place in best(scorers, edits, (*SCORERS, *SUMS)).items():
             note("without_captions", name, rating[place])
-        for name, place in best(scorers, told, WITH_CAPTIONS).items():
+        for name, place in best(scorers, captioned, WITH_CAPTIONS).items():
             note("with_captions", name, rating[place])
         note("without_captions", "oracle's choice", rating.max())
     return out
@@ -84,14 +84,14 @@ def best(scorers: dict[str, Scorer], edits: EditBatch, names: Sequence[str]) -> 
     """Index of the edit of a source that each scorer, or sum of scorers, chooses; invalid ones come last."""
     terms = {name: read_spec(name) for name in names}
     scores: dict[str, torch.Tensor] = {}
-    for name in {name for own in terms.values() for name in own}:
+    for name in {name for spec in terms.values() for name in spec}:
         prepared = scorers[name].prepare(edits.source[:1], edits.instruction[:1]).take([0] * len(edits))
         scores[name] = scorers[name](edits, prepared).score
-    found = {}
-    for name, own in terms.items():
-        total = torch.stack([(term.weight or 1.0) * scores[one] for one, term in own.items()]).sum(0)
-        found[name] = int(total.nan_to_num(-torch.inf).argmax())
-    return found
+    chosen = {}
+    for name, spec in terms.items():
+        total = torch.stack([(term.weight or 1.0) * scores[one] for one, term in spec.items()]).sum(0)
+        chosen[name] = int(total.nan_to_num(-torch.inf).argmax())
+    return chosen
 
 
 def compare(

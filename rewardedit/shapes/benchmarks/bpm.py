@@ -36,15 +36,15 @@ SIGMAS = (5, 15, 50)  # standard deviations, out of 255, of the noise on regions
 def ground_truth(samples: ShapesBatch, scorers: dict[str, Scorer]) -> dict[str, dict[str, dict[str, float]]]:
     """Share of rows for which each kind of image scores best, by scorer and by the noise's σ."""
     drawn = draw(load_text_to_image("shapes/text-to-image"), samples.target_caption, 10, 3.0)
-    found: dict[str, dict[str, dict[str, float]]] = {name: {} for name in scorers}
+    shares: dict[str, dict[str, dict[str, float]]] = {name: {} for name in scorers}
     for sigma in SIGMAS:
         noise = torch.randn(samples.source.shape, generator=torch.Generator().manual_seed(sigma))
         noisy = (samples.source + sigma / 255 * noise).clamp(0, 1)
         images = {"ground_truth": samples.target, "noise": noisy, "generated": drawn}
         for name, scorer in scorers.items():
             values = {kind: scored(scorer, samples, image).score.tolist() for kind, image in images.items()}
-            found[name][str(sigma)] = favoured(values)
-    return found
+            shares[name][str(sigma)] = favoured(values)
+    return shares
 
 
 def pairs_of(names: list[str]) -> list[tuple[str, str]]:
@@ -67,18 +67,18 @@ def alignment_table(
     pairs = pairs_of(list(ratings))
     constant = {name: np.full(len(ids), value) for name, value in prior.items()}
     every = {**scores, "prior": constant}
-    tested = {name: alignment_of_editors(own, ratings, LEAST) for name, own in every.items()}
+    tested = {name: alignment_of_editors(by_editor, ratings, LEAST) for name, by_editor in every.items()}
     pooled = {}
     for name in ("bpm", "prior"):
-        own = every[name]
-        right = [agreement(own[a], own[b], ratings[a], ratings[b], LEAST) for a, b in pairs]
+        by_editor = every[name]
+        right = [agreement(by_editor[a], by_editor[b], ratings[a], ratings[b], LEAST) for a, b in pairs]
         pooled[name] = np.concatenate(right)
     counted = ~np.isnan(pooled["prior"])
     cluster = np.tile(ids, len(pairs))[counted]
     versus = paired_bootstrap(pooled["bpm"][counted], pooled["prior"][counted], cluster)
     return {
-        "mean_over_pairs": {name: mean_share(found) for name, found in tested.items()},
-        "by_pair": {f"{a} | {b}": found.as_dict() for (a, b), found in tested["bpm"].items()},
+        "mean_over_pairs": {name: mean_share(by_pair) for name, by_pair in tested.items()},
+        "by_pair": {f"{a} | {b}": estimate.as_dict() for (a, b), estimate in tested["bpm"].items()},
         "pooled": {"bpm": versus.mean_a, "prior": versus.mean_b},
         "ci95_vs_prior": list(versus.ci95),
         "n": int(counted.sum()),
@@ -105,10 +105,10 @@ def two_seeds(
 def mask_table(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Median overlaps of masks with the true regions."""
     ious = {name: mask_ious(test, images, bpm) for name, images in edits.items()}
-    every = {way: torch.cat([own[way] for own in ious.values()]) for way in next(iter(ious.values()))}
+    every = {way: torch.cat([by_way[way] for by_way in ious.values()]) for way in next(iter(ious.values()))}
     return {
         "edits": medians(every),
-        "by_editor": {name: medians(own) for name, own in ious.items()},
+        "by_editor": {name: medians(by_way) for name, by_way in ious.items()},
         "true_edits": medians(mask_ious(test, test.target, bpm)),
         "diffedit": float(iou(diffedit_masks(test), test.mask[:, 0] > 0).median()),
     }
@@ -132,8 +132,13 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
     prior = {name: float(rating.score.mean()) for name, rating in ratings_of(val, early).items()}
     rated = ratings_of(test, edits)
     ratings = {name: rating.score.numpy() for name, rating in rated.items()}
-    found = {name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()}
-    values = {name: {e: scores.score.numpy() for e, scores in own.items()} for name, own in found.items()}
+    results = {
+        name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()
+    }
+    values = {
+        name: {e: scores.score.numpy() for e, scores in by_editor.items()}
+        for name, by_editor in results.items()
+    }
 
     aligned = alignment_table(values, ratings, prior, test.id)
     share = aligned["mean_over_pairs"]
@@ -158,8 +163,8 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
             "global": subset_alignment(values["bpm"], ratings, whole),
         },
         "spearman_by_editor": {
-            e: spearman(np.nan_to_num(own, nan=-1.0), ratings[e], test.id).as_dict("rho")
-            for e, own in values["bpm"].items()
+            e: spearman(np.nan_to_num(predicted, nan=-1.0), ratings[e], test.id).as_dict("rho")
+            for e, predicted in values["bpm"].items()
         },
         "seconds": seconds(bpm, test),
     }

@@ -26,7 +26,7 @@ def alpha_sweep(
     table = {}
     for alpha in ALPHAS:
         weighed = BpmConfig(alpha=alpha, calibration=config.calibration, missing_object="failed")
-        score = {name: combine(found, weighed)[2].numpy() for name, found in parts.items()}
+        score = {name: combine(values, weighed)[2].numpy() for name, values in parts.items()}
         rows = np.ones(len(next(iter(ratings.values()))), dtype=bool)
         table[f"{alpha:g}"] = subset_alignment(score, ratings, rows)
     return table
@@ -49,7 +49,7 @@ def plain_similarity(bpm: Bpm, samples: ShapesBatch, edited: torch.Tensor) -> np
 
 
 def component_checks(
-    found: dict[str, dict[str, Scores]],
+    results: dict[str, dict[str, Scores]],
     rated: dict[str, Any],
     samples: ShapesBatch,
     on_crop: dict[str, np.ndarray],
@@ -63,10 +63,10 @@ def component_checks(
     """
     consistency = {name: rating.consistency.numpy() for name, rating in rated.items()}
     alignment = {name: rating.alignment.numpy() for name, rating in rated.items()}
-    kept = {name: scores.parts["preserve"].numpy() for name, scores in found["bpm"].items()}
-    changed = {name: scores.parts["modify"].numpy() for name, scores in found["bpm"].items()}
+    kept = {name: scores.parts["preserve"].numpy() for name, scores in results["bpm"].items()}
+    changed = {name: scores.parts["modify"].numpy() for name, scores in results["bpm"].items()}
     rivals = {
-        rival: {name: scores.score.numpy() for name, scores in found[rival].items()}
+        rival: {name: scores.score.numpy() for name, scores in results[rival].items()}
         for rival in ("l2", "clip_t")
     }
     local = np.array([kind != "background" for kind in samples.edit_type])
@@ -103,9 +103,9 @@ def verdicts_on_true_edits(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
 def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     """Seconds per edit, of each part and in total, in batches and one by one."""
     n = min(56, len(samples))
-    part = samples[:n]
-    batch = batch_of(part, part.target)
-    parsed = parsed_edits(parse_all(part.instruction))
+    subset = samples[:n]
+    batch = batch_of(subset, subset.target)
+    parsed = parsed_edits(parse_all(subset.instruction))
 
     def timed(call: Any) -> float:
         call()
@@ -117,11 +117,11 @@ def seconds(bpm: Bpm, samples: ShapesBatch) -> dict[str, float]:
     segmenter = finder_of(bpm).segmenter
     assert segmenter is not None
     names = [edit.target or "red circle" for edit in parsed]
-    boxes = [found for found, _ in detector(batch.edited, names)]
+    boxes = [image_boxes for image_boxes, _ in detector(batch.edited, names)]
     regions = bpm.locate(batch)
     kept = [i for i, region in enumerate(regions) if region.reason is None]
     return {
-        "parse": timed(lambda: parse_all(part.instruction)),
+        "parse": timed(lambda: parse_all(subset.instruction)),
         "detect": timed(lambda: detector(batch.edited, names)),
         "segment": timed(lambda: segmenter(batch.edited, boxes)),
         "clip": timed(
@@ -145,7 +145,7 @@ def templates_parsed(samples: ShapesBatch) -> dict[str, float]:
         "size": [a.size == b.size for a, b in pairs],
         "position": [is_placed(a.position, [b.position]) for a, b in pairs],
     }
-    return {part: sum(found) / len(found) for part, found in right.items()}
+    return {part: sum(hits) / len(hits) for part, hits in right.items()}
 
 
 def _alike(name: str | None, other: str | None) -> bool:
@@ -158,5 +158,5 @@ def subset_alignment(
     values: dict[str, np.ndarray], ratings: dict[str, np.ndarray], rows: np.ndarray
 ) -> float:
     """Mean alignment over pairs of editors, on some of the rows."""
-    chosen = [{name: own[rows] for name, own in table.items()} for table in (values, ratings)]
+    chosen = [{name: column[rows] for name, column in table.items()} for table in (values, ratings)]
     return mean_share(alignment_of_editors(*chosen, LEAST))

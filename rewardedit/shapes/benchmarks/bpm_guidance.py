@@ -65,17 +65,17 @@ def guided(
     """The second round under the masks of the first."""
     made = []
     for start in range(0, len(samples), BATCH):
-        part, rows = samples[start : start + BATCH], slice(start, start + BATCH)
-        found = two_round_edit(
+        batch, rows = samples[start : start + BATCH], slice(start, start + BATCH)
+        result = two_round_edit(
             editor,
-            part.source,
-            part.instruction,
-            mask=lambda *_, own=masks[rows]: own,
+            batch.source,
+            batch.instruction,
+            mask=lambda *_, batch_masks=masks[rows]: batch_masks,
             first=first[rows],
             seed=start,
             settings=settings,
         )
-        made.append(found.edited)
+        made.append(result.edited)
     return torch.cat(made)
 
 
@@ -90,9 +90,9 @@ def rounds(
     """Images of every method by text guidance scale; the masks of the first edit are listed as another
     method. The second round follows the first edit at the first of that method's scales.
     """
-    every = {scale for own in scales.values() for scale in own}
+    every = {scale for way_scales in scales.values() for scale in way_scales}
     asked = {scale: replace(editor.settings, guidance_scale=scale) for scale in every}
-    alone = {scale for way, own in scales.items() if way != "guided" for scale in own}
+    alone = {scale for way, way_scales in scales.items() if way != "guided" for scale in way_scales}
     edits = {scale: edit(editor, samples, asked[scale]) for scale in sorted(alone)}
     masks = {scale: mask_of(samples, made, bpm) for scale, made in edits.items()}
     start = scales["first"][0]
@@ -123,7 +123,7 @@ def best_scales(editor: Editor, val: ShapesBatch, bpm: Bpm) -> tuple[dict[str, f
     start = max(SCALES, key=means["first"].__getitem__)
     second = rounds(editor, val, bpm, {**dict.fromkeys(every, ()), "first": (start,), "guided": SCALES})
     means["guided"] = rated(second["guided"])
-    return {way: max(own, key=own.__getitem__) for way, own in means.items()}, means
+    return {way: max(by_scale, key=by_scale.__getitem__) for way, by_scale in means.items()}, means
 
 
 def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, np.ndarray]:
@@ -132,13 +132,13 @@ def measures(samples: ShapesBatch, images: torch.Tensor, bpm: Bpm) -> dict[str, 
     """
     rating = ShapesOracle().rate(samples, images)
     names = ("score", "alignment", "consistency", "quality")
-    found = {name: getattr(rating, name).numpy() for name in names}
-    found["preservation"] = preservation(samples.source, images, samples.mask).numpy()
+    by_measure = {name: getattr(rating, name).numpy() for name in names}
+    by_measure["preservation"] = preservation(samples.source, images, samples.mask).numpy()
     parts = {name: values.numpy() for name, values in scored(bpm, samples, images).parts.items()}
-    found["modification"] = parts["modify"]
-    found["modification_or_missing"] = np.nan_to_num(parts["modify"], nan=NOT_THERE)
-    found["located"] = np.isfinite(parts["modify"]).astype(float)
-    return {**found, "size": parts["size"], "position": parts["position"]}
+    by_measure["modification"] = parts["modify"]
+    by_measure["modification_or_missing"] = np.nan_to_num(parts["modify"], nan=NOT_THERE)
+    by_measure["located"] = np.isfinite(parts["modify"]).astype(float)
+    return {**by_measure, "size": parts["size"], "position": parts["position"]}
 
 
 def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> dict[str, Any]:
@@ -151,17 +151,17 @@ def compare(samples: ShapesBatch, images: dict[str, torch.Tensor], bpm: Bpm) -> 
     """
     values = {name: measures(samples, image, bpm) for name, image in images.items() if name != "mask"}
     table: dict[str, Any] = {}
-    for name, own in values.items():
-        table[name] = {"mean": {key: float(np.nanmean(found)) for key, found in own.items()}}
+    for name, by_measure in values.items():
+        table[name] = {"mean": {key: float(np.nanmean(column)) for key, column in by_measure.items()}}
         if name == "first":
             continue
-        for key, found in own.items():
-            known = np.isfinite(found) & np.isfinite(values["first"][key])
+        for key, column in by_measure.items():
+            known = np.isfinite(column) & np.isfinite(values["first"][key])
             ids = [samples.id[i] for i in np.flatnonzero(known)]
-            versus = paired_bootstrap(found[known], values["first"][key][known], ids)
+            versus = paired_bootstrap(column[known], values["first"][key][known], ids)
             row = {"difference": versus.difference, "ci95": list(versus.ci95), "n": len(ids)}
             if key in EQUAL:
-                shares = better_equal_worse(values["first"][key][known], found[known], EQUAL[key])
+                shares = better_equal_worse(values["first"][key][known], column[known], EQUAL[key])
                 row["better_equal_worse"] = list(shares)
             table[name][key] = row
     pasted = values["pasted_feathered"]["quality"]
@@ -179,11 +179,11 @@ def best_of(editor: Editor, samples: ShapesBatch, bpm: Bpm, settings: SamplingCo
     for i in range(len(samples)):
         source = samples.source[i]
         instruction = samples.instruction[i]
-        found = best_of_n(
+        candidates = best_of_n(
             editor, scorers["l1"], source, instruction, BEST_OF, seed=BEST_OF * i, settings=settings
         )
-        rating = ShapesOracle().rate(join([samples[i : i + 1]] * BEST_OF), found.images).score
-        batch = EditBatch(source.expand(BEST_OF, -1, -1, -1), [instruction] * BEST_OF, found.images)
+        rating = ShapesOracle().rate(join([samples[i : i + 1]] * BEST_OF), candidates.images).score
+        batch = EditBatch(source.expand(BEST_OF, -1, -1, -1), [instruction] * BEST_OF, candidates.images)
         chosen["one sample"].append(float(rating[0]))
         chosen["oracle's choice"].append(float(rating.max()))
         for name, scorer in scorers.items():
@@ -208,8 +208,8 @@ if __name__ == "__main__":
     assert isinstance(bpm, Bpm)
     chosen, on_val = best_scales(editor, Shapes("val").batch(0, VAL_N), bpm)
     test = Shapes("test").batch(0, N)
-    found = rounds(editor, test, bpm, {way: (scale,) for way, scale in chosen.items()})
-    images = {way: next(iter(made.values())) for way, made in found.items()}
+    edits = rounds(editor, test, bpm, {way: (scale,) for way, scale in chosen.items()})
+    images = {way: next(iter(made.values())) for way, made in edits.items()}
     strict = load_scorer("bpm")
     assert isinstance(strict, Bpm)
     settings = replace(editor.settings, guidance_scale=chosen["first"])

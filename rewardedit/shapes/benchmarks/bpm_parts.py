@@ -42,8 +42,8 @@ def scores_by_the_truth(bpm: Bpm, test: ShapesBatch, edits: dict[str, torch.Tens
     def parse_exactly(instructions: Sequence[str]) -> list[Parsed]:
         return [meant[instruction] for instruction in instructions]
 
-    told = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
-    return {name: scored(told, test, images).score.numpy() for name, images in edits.items()}
+    exact = Bpm(bpm.model, bpm.tokenizer, bpm.preprocess, parse_exactly, bpm.locator, bpm.config)
+    return {name: scored(exact, test, images).score.numpy() for name, images in edits.items()}
 
 
 def parser_table(n: int) -> dict[str, Any]:
@@ -70,10 +70,12 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
 
     rated = {name: ShapesOracle().rate(test, images) for name, images in edits.items()}
     ratings = {name: rating.score.numpy() for name, rating in rated.items()}
-    found = {name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()}
-    parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in found["bpm"].items()}
+    results = {
+        name: {e: scored(s, test, images) for e, images in edits.items()} for name, s in scorers.items()
+    }
+    parts = {e: {name: scores.parts[name] for name in PARTS} for e, scores in results["bpm"].items()}
     every = np.ones(n, dtype=bool)
-    by_grammar = {e: scores.score.numpy() for e, scores in found["bpm"].items()}
+    by_grammar = {e: scores.score.numpy() for e, scores in results["bpm"].items()}
     on_crop = {name: plain_similarity(bpm, test, images) for name, images in edits.items()}
     return {
         "n": n,
@@ -83,7 +85,7 @@ def main(runs: Path, n: int = N) -> dict[str, Any]:
             "truth": subset_alignment(scores_by_the_truth(bpm, test, edits), ratings, every),
         },
         **parser_table(n),
-        "components": component_checks(found, rated, test, on_crop),
+        "components": component_checks(results, rated, test, on_crop),
         "verdicts": verdicts_on_true_edits(bpm, test),
     }
 

@@ -31,7 +31,7 @@ def located(locator: Any, samples: ShapesBatch, edited: torch.Tensor) -> torch.T
         batch = batch_of(samples[i : i + BATCH], edited[i : i + BATCH])
         parsed = parsed_edits(parse_all(batch.instruction))
         regions = locator.of_edits(batch, parsed, locator.of_sources(batch.source, parsed))
-        masks += [found.mask.cpu() & (found.reason is None) for found in regions]
+        masks += [region.mask.cpu() & (region.reason is None) for region in regions]
     return torch.stack(masks)
 
 
@@ -41,12 +41,12 @@ def mask_ious(samples: ShapesBatch, edited: torch.Tensor, bpm: Bpm) -> dict[str,
     """
     true = samples.mask[:, 0] > 0
     boxes = ObjectLocator(GroundedSam(finder_of(bpm).detector, None))
-    found = {
+    masks = {
         "bpm": located(bpm.locator, samples, edited),
         "boxes": located(boxes, samples, edited),
         "change_mask": change_mask(samples.source, edited)[:, 0] > 0.5,
     }
-    return {name: iou(mask, true) for name, mask in found.items()}
+    return {name: iou(mask, true) for name, mask in masks.items()}
 
 
 def medians(ious: dict[str, torch.Tensor]) -> dict[str, float]:

@@ -43,7 +43,7 @@ if __name__ == "__main__":
     if line.write:  # any values do for loading the scorer
         Ends((0.0, 1.0), (0.0, 1.0), "none yet", options=OPTIONS).write(path)
     scorer = Bpm.from_pretrained().to(devices.default_device())
-    found = Ends.of(measured(scorer, N), f"{N} candidates of val, shapes {WORLD_VERSION}", options=OPTIONS)
+    ends = Ends.of(measured(scorer, N), f"{N} candidates of val, shapes {WORLD_VERSION}", options=OPTIONS)
     if line.write:
-        found.write(path)
-    print(path, found)
+        ends.write(path)
+    print(path, ends)

@@ -48,11 +48,11 @@ def main() -> dict[str, Any]:
         "n": N,
         "centres": {
             name: {
-                "median": found.score[found.valid].median().item(),
-                "spread": found.score[found.valid].std().item(),
-                "valid": int(found.valid.sum()),
+                "median": result.score[result.valid].median().item(),
+                "spread": result.score[result.valid].std().item(),
+                "valid": int(result.valid.sum()),
             }
-            for name, found in scores.items()
+            for name, result in scores.items()
         },
     }
 

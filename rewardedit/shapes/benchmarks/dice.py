@@ -105,10 +105,10 @@ def batches_of(rows: Sequence[DifferenceRow | JudgedEdit]) -> list[EditBatch]:
     """The rows as batches; the instruction, which detectors without a model may read, where there is one."""
     batches = []
     for first in range(0, len(rows), BATCH):
-        part = [rows[i] for i in range(first, min(first + BATCH, len(rows)))]
-        source = torch.stack([to_tensor(row.source, 3) for row in part])
-        edited = torch.stack([to_tensor(row.edited, 3) for row in part])
-        batches.append(EditBatch(source, [row.instruction or "edit it" for row in part], edited))
+        chunk = [rows[i] for i in range(first, min(first + BATCH, len(rows)))]
+        source = torch.stack([to_tensor(row.source, 3) for row in chunk])
+        edited = torch.stack([to_tensor(row.edited, 3) for row in chunk])
+        batches.append(EditBatch(source, [row.instruction or "edit it" for row in chunk], edited))
     return batches
 
 
@@ -135,12 +135,12 @@ def detection(
         batches = batches_of(rows)
         outcomes[kind] = detect_with_all(detectors, batches)
         outcomes[kind]["dice, fixed confidence"] = list(map(with_fixed_confidence, outcomes[kind]["dice"]))
-    found = detection_figures(sets, outcomes)
+    figures = detection_figures(sets, outcomes)
     for classes in CLASSES:
-        own = found[f"ci95_{classes}"] = {}
+        gains = figures[f"ci95_{classes}"] = {}
         for name in TRAINED:
-            own[name] = against_model_free(name, sets, outcomes, found["tables"], classes)
-    return found
+            gains[name] = against_model_free(name, sets, outcomes, figures["tables"], classes)
+    return figures
 
 
 def detect_with_all(
@@ -158,26 +158,26 @@ def detection_figures(
     sets: dict[str, list[DifferenceRow]], outcomes: dict[str, dict[str, list[Detection]]]
 ) -> dict[str, Any]:
     """Average precision of each detector on each set, and false alarms on untouched images."""
-    found: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}}
+    figures: dict[str, Any] = {"ap": {}, "tables": {}, "false_alarms": {}}
     for name in outcomes["test"]:
         tables: dict[str, Any] = {}
         for kind, rows in sets.items():
             detections = outcomes[kind][name]
             truth = [row.differences for row in rows]
             if kind == "untouched":  # nothing is to be found
-                found["false_alarms"][name] = false_alarms(detections).value
+                figures["false_alarms"][name] = false_alarms(detections).value
                 tables[kind] = {
                     "invalid": sum(one.reason is not None for one in detections) / len(detections)
                 }
             else:
                 tables[kind] = detection_table(detections, truth, [row.id for row in rows], RESAMPLES)
-        found["ap"][name] = {
+        figures["ap"][name] = {
             "agnostic": tables["test"]["agnostic"]["ap"],
             "aware": tables["test"]["aware"]["ap"],
             "hard": tables["hard"]["aware"]["ap"],
         }
-        found["tables"][name] = tables
-    return found
+        figures["tables"][name] = tables
+    return figures
 
 
 def with_fixed_confidence(detection: Detection) -> Detection:
@@ -210,7 +210,7 @@ def against_model_free(
 def coherence(judges: dict[str, CoherenceJudge], n: int) -> dict[str, Any]:
     """Accuracy of each judge on true boxes, with its interval."""
     rows = JudgedDifferences(n, Shapes("test", backdrops=BACKDROPS, wordings="reserved"))
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, judge in judges.items():
         verdicts: list[Verdict] = []
         labels: list[bool] = []
@@ -220,8 +220,8 @@ def coherence(judges: dict[str, CoherenceJudge], n: int) -> dict[str, Any]:
             images = to_tensor(row.source, 3), to_tensor(row.edited, 3)
             verdicts += judge.judge(*images, row.instruction, row.differences)
             labels.append(bool(row.coherent))
-        found[name] = coherence_accuracy(verdicts, labels).as_dict("accuracy")
-    return found
+        figures[name] = coherence_accuracy(verdicts, labels).as_dict("accuracy")
+    return figures
 
 
 def coherence_of_detections(
@@ -233,7 +233,7 @@ def coherence_of_detections(
     batches = batches_of(edits)
     truth = [judged([change.difference for change in edit.changes], edit.verdicts) for edit in edits]
     detected = detect_with_all(detectors, batches)
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for first, second in PAIRS_OF_PARTS:
         detections = iter(detected[first])
         answers = []
@@ -242,8 +242,8 @@ def coherence_of_detections(
             for differences, verdicts in zip(rows, judge_all(judges[second], batch, rows), strict=True):
                 answers.append(judged(differences, [verdict.coherent for verdict in verdicts]))
         estimate = coherence_precision(answers, truth, [edit.id for edit in edits], RESAMPLES)
-        found[f"{first}, {second}"] = estimate.as_dict("ap")
-    return found
+        figures[f"{first}, {second}"] = estimate.as_dict("ap")
+    return figures
 
 
 def judged(differences: Sequence[Difference], coherent: Sequence[bool | None]) -> list[Judged]:
@@ -312,7 +312,7 @@ def evaluate(model: str, n: int, edits: dict[str, torch.Tensor]) -> dict[str, An
     judges = judges_of(model)
     figures = detection(detectors, sets)
     verdicts = coherence(judges, n)
-    figures["coherence"] = {name: own["accuracy"] for name, own in verdicts.items()}
+    figures["coherence"] = {name: estimate["accuracy"] for name, estimate in verdicts.items()}
     figures["coherence_intervals"] = verdicts
     figures["coherence_of_detections"] = coherence_of_detections(detectors, judges, n)
     figures["augmented"] = augmented(model, edits)

@@ -29,7 +29,7 @@ def evaluate(run: Path, n: int) -> dict[str, Any]:
 
     figures = detection_figures(sets, outcomes)
     verdicts = coherence({name: VlmCoherence(model) for name, model in models.items()}, n)
-    figures["coherence"] = {name: own["accuracy"] for name, own in verdicts.items()}
+    figures["coherence"] = {name: estimate["accuracy"] for name, estimate in verdicts.items()}
     figures["coherence_intervals"] = verdicts
     figures["n"] = {name: len(rows) for name, rows in sets.items()} | {"verdicts": n}
     return figures

@@ -70,9 +70,9 @@ def one_editors(
 
 def weights(editor: Editor) -> str:
     """A fingerprint of an editor's weights and scheduler."""
-    found = hashlib.sha256()
-    for part in (editor.pipe.unet, editor.pipe.text_encoder, editor.pipe.vae):
-        for value in part.state_dict().values():
-            found.update(value.cpu().contiguous().numpy().tobytes())
-    found.update(json.dumps(dict(editor.pipe.scheduler.config), sort_keys=True, default=str).encode())
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    for module in (editor.pipe.unet, editor.pipe.text_encoder, editor.pipe.vae):
+        for value in module.state_dict().values():
+            digest.update(value.cpu().contiguous().numpy().tobytes())
+    digest.update(json.dumps(dict(editor.pipe.scheduler.config), sort_keys=True, default=str).encode())
+    return digest.hexdigest()

@@ -23,6 +23,6 @@ def grid(*steps: int) -> list[SamplingConfig]:
 
 def best_by_steps() -> dict[int, SamplingConfig]:
     """The shipped editor's settings that are best on val for each number of denoising steps."""
-    found = json.loads((RESULTS / "shapes-editor.json").read_text())["settings"]
+    by_steps = json.loads((RESULTS / "shapes-editor.json").read_text())["settings"]
     names = ("num_inference_steps", "guidance_scale", "image_guidance_scale")
-    return {int(steps): SamplingConfig(*(asked[name] for name in names)) for steps, asked in found.items()}
+    return {int(steps): SamplingConfig(*(asked[name] for name in names)) for steps, asked in by_steps.items()}

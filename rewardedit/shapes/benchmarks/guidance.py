@@ -38,13 +38,13 @@ def edit(editor: Editor, samples: ShapesBatch, settings: SamplingConfig, guided:
     """Plain edits, or second-round edits under the change mask of the plain ones."""
     made = []
     for start in range(0, len(samples), BATCH):
-        part = samples[start : start + BATCH]
-        seeds = range(start, start + len(part))
+        batch = samples[start : start + BATCH]
+        seeds = range(start, start + len(batch))
         with devices.autocast(editor.pipe.device.type):
-            first = editor(part.source, part.instruction, seeds, settings=settings)
+            first = editor(batch.source, batch.instruction, seeds, settings=settings)
             if guided:
                 rounds = two_round_edit(
-                    editor, part.source, part.instruction, seed=start, settings=settings, first=first
+                    editor, batch.source, batch.instruction, seed=start, settings=settings, first=first
                 )
                 made.append(rounds.edited)
             else:
@@ -88,8 +88,10 @@ def quality(n: int, val_n: int, settings: Sequence[SamplingConfig]) -> dict[str,
     for key in (*ASPECTS, "preservation"):
         rows = inside if key == "preservation" else torch.ones_like(inside)
         ids = [name for name, keep in zip(samples.id, rows.tolist(), strict=True) if keep]
-        found = paired_bootstrap(values["guided"][key][rows].numpy(), values["plain"][key][rows].numpy(), ids)
-        differences[key] = {"difference": found.difference, "ci95": list(found.ci95)}
+        versus = paired_bootstrap(
+            values["guided"][key][rows].numpy(), values["plain"][key][rows].numpy(), ids
+        )
+        differences[key] = {"difference": versus.difference, "ci95": list(versus.ci95)}
     means = {
         name: {k: float(v[inside].mean() if k == "preservation" else v.mean()) for k, v in variant.items()}
         for name, variant in values.items()

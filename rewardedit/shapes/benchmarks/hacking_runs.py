@@ -145,9 +145,9 @@ class Prompts:
         """The editor's edits of these prompts as bytes, each from its own noise."""
         made = []
         for i in range(0, len(rows), 32):
-            part = rows[i : i + 32]
-            seeds = [self.first + row for row in part]
-            images = editor.sample(self.encoded.take(part), seeds, settings=SETTINGS).to("cpu").images
+            chunk = rows[i : i + 32]
+            seeds = [self.first + row for row in chunk]
+            images = editor.sample(self.encoded.take(chunk), seeds, settings=SETTINGS).to("cpu").images
             made.append((images * 255).round().byte())
         return torch.cat(made)
 
@@ -195,8 +195,8 @@ class Recorder:
 
 def has_fallen(now: np.ndarray, base: np.ndarray, least: float = FALL) -> bool:
     """True if the oracle's mean has fallen by `least`, and its whole 95 % interval is below zero."""
-    found = paired_bootstrap(now, base, resamples=2000)
-    return found.difference <= -least and found.ci95[1] < 0
+    versus = paired_bootstrap(now, base, resamples=2000)
+    return versus.difference <= -least and versus.ci95[1] < 0
 
 
 def train(folder: Path, pool: str, kind: str, seeds: range) -> None:
@@ -260,7 +260,7 @@ class Run:
         captions = {"source_caption": s.source_caption, "target_caption": s.target_caption}
         batch = EditBatch(s.source, s.instruction, images, target=s.target, mask=s.mask, **captions)
         scorers = {"reward": load_reward(self.scorer), "held_out": scorer_of(HELD_OUT[self.scorer])}
-        scores = {name: found.score for name, found in score_batch(batch, scorers).items()}
+        scores = {name: result.score for name, result in score_batch(batch, scorers).items()}
         return {**scores, **hacking_signs(s.source, images, s.mask)}
 
 

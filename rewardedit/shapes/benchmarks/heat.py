@@ -64,15 +64,15 @@ def measure(n: int) -> dict:
         scorer = load_scorer(name)
         shares = []
         for i in range(0, n, BATCH):
-            part = slice(i, i + BATCH)
-            heat = heat_map(scorer, EditBatch(samples.source[part], samples.instruction[part], edited[part]))
-            shares.append(top_share(heat, disc[part]))
+            rows = slice(i, i + BATCH)
+            heat = heat_map(scorer, EditBatch(samples.source[rows], samples.instruction[rows], edited[rows]))
+            shares.append(top_share(heat, disc[rows]))
         share = torch.cat(shares)[fits].numpy()
-        found = paired_bootstrap(
+        versus = paired_bootstrap(
             share, area, [i for i, ok in zip(samples.id, fits.tolist(), strict=True) if ok]
         )
-        out[name] = {"share": found.mean_a, "area": found.mean_b, "times": found.mean_a / found.mean_b}
-        out[name]["share_minus_area_ci95"] = list(found.ci95)
+        out[name] = {"share": versus.mean_a, "area": versus.mean_b, "times": versus.mean_a / versus.mean_b}
+        out[name]["share_minus_area_ci95"] = list(versus.ci95)
     return {"n": int(fits.sum()), "top": TOP, "scorers": out}
 
 

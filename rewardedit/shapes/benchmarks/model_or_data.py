@@ -38,22 +38,22 @@ def main(runs: str = "runs") -> dict[str, Any]:
         name: scores_of(scorer.to(devices.default_device()), test, edits) for name, scorer in scorers.items()
     }
     truth, sources = pooled(ratings, names), np.tile(test.id, len(names))
-    values = {name: pooled(own, names) for name, own in scores.items()}
-    found: dict[str, Any] = {"n": len(truth), "spearman": {}}
-    for name, own in scores.items():
+    values = {name: pooled(by_editor, names) for name, by_editor in scores.items()}
+    figures: dict[str, Any] = {"n": len(truth), "spearman": {}}
+    for name, by_editor in scores.items():
         whole = spearman(values[name], truth, sources)
-        within = [spearman(own[editor], ratings[editor], test.id).value for editor in names]
-        found["spearman"][name] = {
+        within = [spearman(by_editor[editor], ratings[editor], test.id).value for editor in names]
+        figures["spearman"][name] = {
             "rho": whole.value,
             "ci95": list(whole.ci95),
             "within_editors": float(np.mean(within)),
         }
-    found["adiee_above"] = {
-        name: list(spearman_difference(values["adiee"], own, truth, sources).ci95)
-        for name, own in values.items()
+    figures["adiee_above"] = {
+        name: list(spearman_difference(values["adiee"], predicted, truth, sources).ci95)
+        for name, predicted in values.items()
         if name != "adiee"
     }
-    return found
+    return figures
 
 
 if __name__ == "__main__":

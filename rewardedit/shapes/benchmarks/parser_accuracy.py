@@ -21,10 +21,10 @@ def parsed_right(parsed: Parsed, label: dict[str, Any]) -> dict[str, bool]:
     if not isinstance(parsed, ParsedEdit):
         return dict.fromkeys(PARTS, False)
 
-    def agrees(found: str | None, allowed: list[str] | None) -> bool:
-        if found is None and label["ambiguous"]:
+    def agrees(value: str | None, allowed: list[str] | None) -> bool:
+        if value is None and label["ambiguous"]:
             return parsed.ambiguous
-        return found in allowed if allowed is not None else found is None
+        return value in allowed if allowed is not None else value is None
 
     return {
         "object": agrees(parsed.source, label["source"]) and agrees(parsed.target, label["target"]),

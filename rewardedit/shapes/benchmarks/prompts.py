@@ -27,13 +27,13 @@ def main() -> dict[str, Any]:
     ratings = ShapesOracle().rate(samples, edited).score.numpy()
     batch = EditBatch(samples.source, samples.instruction, edited)
     scorers = {prompts: load_scorer("adiee", prompts=prompts) for prompts in PROMPTS}
-    scores = {name: found.score.numpy() for name, found in score_batch(batch, scorers).items()}
-    found = {
-        name: {**spearman(own, ratings, samples.id).as_dict("rho"), "mean": float(own.mean())}
-        for name, own in scores.items()
+    scores = {name: result.score.numpy() for name, result in score_batch(batch, scorers).items()}
+    figures = {
+        name: {**spearman(predicted, ratings, samples.id).as_dict("rho"), "mean": float(predicted.mean())}
+        for name, predicted in scores.items()
     }
     above = spearman_difference(scores["ours"], scores["paper"], ratings, samples.id)
-    return {"n": N, "spearman": found, "ours_above_paper": list(above.ci95)}
+    return {"n": N, "spearman": figures, "ours_above_paper": list(above.ci95)}
 
 
 if __name__ == "__main__":

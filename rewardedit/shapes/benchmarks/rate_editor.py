@@ -30,12 +30,12 @@ def edit(editor: Editor, samples: ShapesBatch, settings: SamplingConfig, seed: i
     parts = [slice(i, min(i + AT_ONCE, len(samples))) for i in range(0, len(samples), AT_ONCE)]
     made = [
         editor(
-            samples.source[part],
-            samples.instruction[part],
-            range(seed + part.start, seed + part.stop),
+            samples.source[rows],
+            samples.instruction[rows],
+            range(seed + rows.start, seed + rows.stop),
             settings=settings,
         )
-        for part in parts
+        for rows in parts
     ]
     return torch.cat(made)
 
@@ -117,7 +117,7 @@ if __name__ == "__main__":
         "best_steps": best_steps,
         "by_steps": {str(steps): float(rated[steps].mean()) for steps in STEPS},
         **versus,
-        "settings": {str(steps): vars(found) | {"val": value} for steps, (found, value) in chosen.items()},
+        "settings": {str(steps): vars(config) | {"val": value} for steps, (config, value) in chosen.items()},
         "reserved_wordings": float(scores(editor, reserved, settings).mean()),
         "two_seeds": two_seeds(editor, settings),
         "oracle_of_reconstructed_targets": reconstruction_rating(editor.pipe.vae),

@@ -34,10 +34,10 @@ def samples_with(split: str, fewest: int, most: int, n: int) -> ShapesBatch:
 def draw(pipe, captions: list[str], steps: int, guidance_scale: float) -> torch.Tensor:
     made = []
     for first in range(0, len(captions), AT_ONCE):
-        part = captions[first : first + AT_ONCE]
-        generators = [torch.Generator().manual_seed(first + i) for i in range(len(part))]
+        chunk = captions[first : first + AT_ONCE]
+        generators = [torch.Generator().manual_seed(first + i) for i in range(len(chunk))]
         options = {"num_inference_steps": steps, "guidance_scale": guidance_scale, "output_type": "pt"}
-        made.append(pipe(part, generator=generators, height=64, width=64, **options).images.float())
+        made.append(pipe(chunk, generator=generators, height=64, width=64, **options).images.float())
     return torch.cat(made).clamp(0, 1)
 
 
@@ -55,17 +55,17 @@ def found_objects(image: torch.Tensor, scenes: Scenes) -> torch.Tensor:
     seen = recover(filled, background, row, shape, colour, origin, window)
     right = (seen.fit > 0.5) & ((seen.centre - place).norm(dim=1) < 5)
     right &= (seen.radius / torch.tensor(RADII)[size] - 1).abs() < 0.2
-    found = torch.zeros(scenes.present.shape, dtype=torch.bool)
-    found[row, cell] = right
-    return found
+    is_found = torch.zeros(scenes.present.shape, dtype=torch.bool)
+    is_found[row, cell] = right
+    return is_found
 
 
 def rate(pipe, samples: ShapesBatch, steps: int, guidance_scale: float) -> tuple[float, float]:
     """Share of captions whose objects are all found, and share of objects that are found."""
     images = draw(pipe, samples.source_caption, steps, guidance_scale)
-    found = found_objects(images, samples.before).numpy()
+    is_found = found_objects(images, samples.before).numpy()
     present = samples.before.present
-    return float((found | ~present).all(1).mean()), float(found[present].mean())
+    return float((is_found | ~present).all(1).mean()), float(is_found[present].mean())
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def out_of_date() -> list[str]:
     """Results that are missing or come from an earlier world or editor, in the order in which to make
     them.
     """
-    return [name for name in ORDER if (found := read(name)) is None or not is_current(found)]
+    return [name for name in ORDER if (result := read(name)) is None or not is_current(result)]
 
 
 if __name__ == "__main__":

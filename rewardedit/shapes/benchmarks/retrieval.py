@@ -25,7 +25,7 @@ RUNS = Path("runs") / "retrieval"
 
 def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUNS) -> dict:
     """Trains, chooses on val and measures on the recipe's held-out test rows."""
-    found = {}
+    recalls = {}
     chosen = {}
     for pooling in POOLINGS:
         for rate in rates:
@@ -43,8 +43,8 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
 
             figures = figures_of(folder, run_of(config, config.checkpoint, {}), make)
             on_val = figures["retrieval"]["recall@1"]
-            found.setdefault(pooling, {})[f"{rate:g}"] = on_val
-            if on_val >= max(found[pooling].values()):
+            recalls.setdefault(pooling, {})[f"{rate:g}"] = on_val
+            if on_val >= max(recalls[pooling].values()):
                 chosen[pooling] = (rate, folder / "scorer")
     tested = {}
     for pooling, (_, folder) in chosen.items():
@@ -52,7 +52,7 @@ def compare(words: list[str], rates: tuple[float, ...] = RATES, runs: Path = RUN
         tested[pooling] = vifi_clip.retrieval(scorer, open_rows(test), test)
     hits = {pooling: (result.ranks == 1).double().numpy() for pooling, (result, _) in tested.items()}
     return {
-        "val_recall@1": found,
+        "val_recall@1": recalls,
         "lr": {pooling: rate for pooling, (rate, _) in chosen.items()},
         "test": {pooling: result.summary(kinds) for pooling, (result, kinds) in tested.items()},
         "recall@1_temporal_minus_mean": paired_bootstrap(hits["temporal"], hits["mean"]).as_dict(),

@@ -52,13 +52,13 @@ def edit(
     captions = {field: getattr(samples, field) for field in CAPTIONS.get(name, ())}
     steps = settings.num_inference_steps
     for i in tqdm(range(0, len(samples), BATCH), desc=f"{name}, {steps} steps, scale {scale:g}", leave=False):
-        part = samples[i : i + BATCH]
+        batch = samples[i : i + BATCH]
         said = {field: texts[i : i + BATCH] for field, texts in captions.items()}
         with reward_guidance(
-            editor.pipe, scorer, part.source, part.instruction, scale=scale, between=between, **said
+            editor.pipe, scorer, batch.source, batch.instruction, scale=scale, between=between, **said
         ):
-            made.append(editor(part.source, part.instruction, range(i, i + len(part)), settings=settings))
-        edits = EditBatch(part.source, part.instruction, made[-1], **said)
+            made.append(editor(batch.source, batch.instruction, range(i, i + len(batch)), settings=settings))
+        edits = EditBatch(batch.source, batch.instruction, made[-1], **said)
         scores.append(score_batch(edits, {name: scorer})[name].score)
     rated = ShapesOracle().rate(samples, torch.cat(made)).score
     return rated.numpy(), torch.cat(scores).numpy()
@@ -73,14 +73,14 @@ def compare(runs: Path, settings: Mapping[int, SamplingConfig]) -> dict[str, Any
     editor = load_editor("shapes/editor")
     weights = digests()
     made_of = [[asdict(config) for config in settings.values()], SCALES, PARTS, EDITS, VAL]
-    found = {}
+    by_scorer = {}
     for name, model in SCORERS.items():
-        found[name] = figures_of(
+        by_scorer[name] = figures_of(
             runs / "reward-guidance" / name,
             [made_of, weights["shapes/editor"], weights[model]],
             lambda folder: measure(editor, folder.name, EDITS, VAL, settings, SCALES),
         )
-    return {"n": EDITS, "guided_minus_plain": found}
+    return {"n": EDITS, "guided_minus_plain": by_scorer}
 
 
 def measure(
@@ -100,7 +100,7 @@ def measure(
         for scale in (0.0, *scales)
     }
     plain_steps = max(settings, key=lambda steps: rated[steps, 0.0])
-    steps, scale = max((found for found in rated if found[1] > 0), key=lambda found: rated[found])
+    steps, scale = max((pair for pair in rated if pair[1] > 0), key=lambda pair: rated[pair])
     plain = edit(editor, name, 0.0, test, settings[plain_steps])
     guided = {
         part: edit(editor, name, scale, test, settings[steps], between) for part, between in PARTS.items()

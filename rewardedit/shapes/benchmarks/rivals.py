@@ -72,11 +72,11 @@ def scored(scorer: Scorer, samples: ShapesBatch, edited: torch.Tensor) -> Scores
     """Scores of all edits."""
     starts = range(0, len(samples), BATCH)
     batches = [batch_of(samples[i : i + BATCH], edited[i : i + BATCH]) for i in starts]
-    parts = [score_batch(batch, {"": scorer})[""] for batch in batches]
-    names = parts[0].parts
+    results = [score_batch(batch, {"": scorer})[""] for batch in batches]
+    names = results[0].parts
     return Scores(
-        torch.cat([part.score for part in parts]),
-        {name: torch.cat([part.parts[name] for part in parts]) for name in names},
-        torch.cat([part.valid for part in parts]),
-        [reason for part in parts for reason in part.reason],
+        torch.cat([result.score for result in results]),
+        {name: torch.cat([result.parts[name] for result in results]) for name in names},
+        torch.cat([result.valid for result in results]),
+        [reason for result in results for reason in result.reason],
     )

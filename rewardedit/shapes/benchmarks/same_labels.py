@@ -103,7 +103,7 @@ def train(config: Config, folder: Path) -> Path:
     scorer.model.set_attn_implementation("eager")  # its backward pass is faster on a CPU than SDPA's
     scorer.requires_grad_(True)
     scorer.model.text_model.embeddings.token_embedding.requires_grad_(False)
-    own = config.train
+    settings = config.train
     batches = read_steps(config, rows, usable)
 
     def loss_of(step: int, generator: torch.Generator) -> Tensor:
@@ -111,20 +111,20 @@ def train(config: Config, folder: Path) -> Path:
         edits = edits.to(devices.default_device())
         tokens = scorer.tokenize(edits.instruction).to(scorer.model.device)
         words = F.normalize(scorer.model.get_text_features(**tokens).pooler_output.float(), dim=-1)
-        source, edited = (images[:: own.questions_per_edit] for images in (edits.source, edits.edited))
+        source, edited = (images[:: settings.questions_per_edit] for images in (edits.source, edits.edited))
         read = scorer.read(scorer.frame(source), scorer.frame(edited), words)
         return score_loss(read, labels[:, 0].to(read.device), config.compat, config.train.positive_weight)
 
     small = SmallTrainConfig(
-        max_steps=own.max_steps,
-        batch_size=own.batch_size,
+        max_steps=settings.max_steps,
+        batch_size=settings.batch_size,
         lr=LR,
-        lr_warmup_steps=own.lr_warmup_steps,
-        weight_decay=own.weight_decay,
-        ema=own.ema,
-        seed=own.seed,
-        mixed_precision=own.mixed_precision,
-        checkpoint_every=own.checkpoint_every,
+        lr_warmup_steps=settings.lr_warmup_steps,
+        weight_decay=settings.weight_decay,
+        ema=settings.ema,
+        seed=settings.seed,
+        mixed_precision=settings.mixed_precision,
+        checkpoint_every=settings.checkpoint_every,
     )
     fit(small, {"scorer": scorer}, loss_of, folder, resume=True)
     batches.close()

@@ -56,7 +56,7 @@ def adiee_data(result: Result) -> str:
         f"10 over outputs of strong methods {interval(of['ci95_10_over_5'])}"
         for of in (result, result["shuffled"])
     )
-    seen, plain = (100 * found["accuracy"] for found in result["probe"].values())
+    seen, plain = (100 * probe["accuracy"] for probe in result["probe"].values())
     below = [
         f"{result['rows']:,} rows in {result['minutes']:.0f} minutes, of them",
         f"{sum(m['kept'] for m in outputs.values()):,} outputs of methods ({kept}).",
@@ -96,17 +96,17 @@ def adiee_graded(result: Result) -> str:
 def _by_rule(result: Result) -> list[tuple[str, ...]]:
     rows = []
     for rule, words in RULES.items():
-        for name, found in result["rules"].items():
+        for name, record in result["rules"].items():
             if name.split(", ")[0] == rule:
                 of_method = ", ".join(name.split(", ")[1:])
-                rows.append((f"– {of_method}" if of_method else words, f"{found['n']:,}", *_rated(found)))
+                rows.append((f"– {of_method}" if of_method else words, f"{record['n']:,}", *_rated(record)))
     return rows
 
 
-def _rated(found: Result) -> tuple[str, str]:
-    if found["oracle_mean"] is None:  # the oracle knows no truth of such a row
+def _rated(record: Result) -> tuple[str, str]:
+    if record["oracle_mean"] is None:  # the oracle knows no truth of such a row
         return "–", "–"
-    return f"{found['oracle_mean']:.2f}", f"{100 * found['agree']:.0f} %"
+    return f"{record['oracle_mean']:.2f}", f"{100 * record['agree']:.0f} %"
 
 
 def vlm(result: Result) -> str:
@@ -127,8 +127,8 @@ def vlm(result: Result) -> str:
 
 def adiee(result: Result) -> str:
     """Rank correlation and pairwise accuracy of every scorer, on editors unseen and seen."""
-    unseen, own, seen = result, result["own_margins"], result["seen"]
-    columns = [of["pairwise"] for of in (unseen, own, seen)]
+    unseen, own_margins, seen = result, result["own_margins"], result["seen"]
+    columns = [of["pairwise"] for of in (unseen, own_margins, seen)]
     columns += [of["unequal_pairwise"] for of in (unseen, seen)]
 
     def shares(name: str) -> list[str]:
@@ -159,7 +159,7 @@ def adiee(result: Result) -> str:
     )
     rivals = ", ".join(
         f"{where} `{of['best_rival_pairwise']}` {interval(of['ci95_pairwise_vs_best_rival'])}"
-        for where, of in (("unseen editors", unseen), ("own margins", own), ("seen editors", seen))
+        for where, of in (("unseen editors", unseen), ("own margins", own_margins), ("seen editors", seen))
     )
     means = ", ".join(f"{words} {result['checks'][name]:.2f}" for name, words in CHECKS.items())
     below = (
@@ -183,10 +183,10 @@ def model_or_data(result: Result) -> str:
     rows = [
         (
             words[name],
-            *rank_correlations(found),
+            *rank_correlations(record),
             interval(result["adiee_above"][name]) if name in result["adiee_above"] else "",
         )
-        for name, found in result["spearman"].items()
+        for name, record in result["spearman"].items()
     ]
     below = f"n = {result['n']:,} edits by unseen editors. {measured(result)}"
     return markdown(("scorer", "ρ", "ρ within an editor's edits", "adiee above it"), rows, below)
@@ -195,7 +195,8 @@ def model_or_data(result: Result) -> str:
 def adiee_ablations(result: Result) -> str:
     """Rank correlation of variants that were trained on a third of the sources."""
     rows = [
-        (name, f"{found['rows']:,}", *rank_correlations(found)) for name, found in result["spearman"].items()
+        (name, f"{record['rows']:,}", *rank_correlations(record))
+        for name, record in result["spearman"].items()
     ]
     below = (
         f"n = {result['n']:,} edits by unseen editors; {result['steps']} steps each, on a third of the "
@@ -206,13 +207,13 @@ def adiee_ablations(result: Result) -> str:
 
 def vifi_rows(result: Result) -> str:
     """Rank correlation of ViFi-CLIP by the amount of its training data."""
-    rows = [(name, *rank_correlations(found)) for name, found in result["spearman"].items()]
+    rows = [(name, *rank_correlations(record)) for name, record in result["spearman"].items()]
     below = f"n = {result['n']:,} edits by unseen editors. {measured(result)}"
     return markdown(("ViFi-CLIP", "ρ", "ρ within an editor's edits"), rows, below)
 
 
-def rank_correlations(found: dict[str, Any]) -> tuple[str, str]:
+def rank_correlations(record: dict[str, Any]) -> tuple[str, str]:
     """Over all editors' edits, and the mean over editors."""
-    if found["rho"] is None:
+    if record["rho"] is None:
         return "– (one score for all)", "–"
-    return f"{found['rho']:.2f} {interval(found['ci95'])}", f"{found['within_editors']:.2f}"
+    return f"{record['rho']:.2f} {interval(record['ci95'])}", f"{record['within_editors']:.2f}"

@@ -23,14 +23,14 @@ def bpm(result: Result) -> str:
     rows = [
         (
             f"**`{name}`**" if name == "bpm" else f"`{name}`",
-            f"{100 * found['alignment']:.1f} %",
-            f"{100 * found['ground_truth']:.1f} %",
+            f"{100 * record['alignment']:.1f} %",
+            f"{100 * record['ground_truth']:.1f} %",
         )
-        for name, found in sorted(of_all.items(), key=lambda item: -item[1]["alignment"])
+        for name, record in sorted(of_all.items(), key=lambda item: -item[1]["alignment"])
     ]
     rows.append(("always the editor that is better on val", f"{100 * result['prior']:.1f} %", ""))
     pairs = result["alignment_table"]
-    seeds = [found["share"] for found in result["two_seeds"].values()]
+    seeds = [record["share"] for record in result["two_seeds"].values()]
     extent = result["by_extent"]
     below = [
         f"n = {result['n']} test samples; {pairs['n']:,} pairs whose ratings differ by 1 at least.",
@@ -52,7 +52,7 @@ def bpm_regions(result: Result) -> str:
         (words, *(f"{of[way]:.2f}" if way in of else "" for of in (edits, true)))
         for way, words in WAYS.items()
     ]
-    spent = {part: f"{1000 * value:.1f}" for part, value in result["seconds"].items()}
+    spent = {step: f"{1000 * value:.1f}" for step, value in result["seconds"].items()}
     below = [
         f"ms an edit: detector {spent['detect']}, segmenter {spent['segment']}, CLIP {spent['clip']};",
         f"all {spent['all_in_a_batch']} in a batch, {spent['all_one_by_one']} one by one. {measured(result)}",
@@ -63,7 +63,7 @@ def bpm_regions(result: Result) -> str:
 def bpm_parts(result: Result) -> str:
     """Ablations of BPM's parts, by alignment."""
     of_alpha = result["alpha"]
-    found = result["components"]
+    components = result["components"]
     verdicts = result["verdicts"]
     alpha = [(f"α = {value}", f"{100 * share:.1f} %") for value, share in of_alpha.items()]
     parser = [
@@ -72,29 +72,29 @@ def bpm_parts(result: Result) -> str:
     ]
     of = {"consistency": "all but backgrounds", "alignment": "all but removals"}
     against = [
-        (f"`{part}` against the oracle's {aspect}, {of[aspect]}", f"{100 * share:.1f} %")
-        for aspect, shares in found.items()
-        for part, share in shares.items()
+        (f"`{component}` against the oracle's {aspect}, {of[aspect]}", f"{100 * share:.1f} %")
+        for aspect, shares in components.items()
+        for component, share in shares.items()
     ]
     right, wrong = (
-        [f"{100 * verdicts[f'{part}_{state}']:.1f} %" for part in ("size", "position")]
+        [f"{100 * verdicts[f'{attribute}_{state}']:.1f} %" for attribute in ("size", "position")]
         for state in ("right", "wrong_where_untouched")
     )
     plain = result["parse_templates"]
-    told, others = (
-        ", ".join(f"{part} {100 * share:.1f} %" for part, share in result[kind].items())
+    familiar, others = (
+        ", ".join(f"{field} {100 * share:.1f} %" for field, share in result[kind].items())
         for kind in ("parse", "parse_held_out")
     )
-    own = ", ".join(
-        f"{wordings} {min(100 * share for share in found.values()):.1f} %"
-        for wordings, found in plain.items()
+    own_wordings = ", ".join(
+        f"{wordings} {min(100 * share for share in shares.values()):.1f} %"
+        for wordings, shares in plain.items()
     )
     below = [
         "Alignment, mean over pairs of editors. The judges find size and position right in",
         f"{' and '.join(right)} of true edits, and wrong in {' and '.join(wrong)} of sources that another",
         "one was asked of. The grammar parses wordings beside which its rules were made:",
-        f"{told}; freer ones by another hand, which have been looked at since: {others};",
-        f"the world's own, the least of the three: {own}. {measured(result)}",
+        f"{familiar}; freer ones by another hand, which have been looked at since: {others};",
+        f"the world's own, the least of the three: {own_wordings}. {measured(result)}",
     ]
     return markdown(("BPM with", "alignment"), [*alpha, *parser, *against], " ".join(below))
 
@@ -123,16 +123,20 @@ def bpm_guidance(result: Result) -> str:
     return markdown(head, rows, below)
 
 
-def _gains(found: Result) -> tuple[str, str]:
-    if "score" not in found:
+def _gains(record: Result) -> tuple[str, str]:
+    if "score" not in record:
         return "", ""
-    return difference(found["score"]), difference(found["preservation"], 4)
+    return difference(record["score"]), difference(record["preservation"], 4)
 
 
 def bpm_best_of(result: Result) -> str:
     """The oracle's mean of each scorer's choices among eight candidates."""
     rows = [
-        (name, f"{found['mean']:.2f}", "" if name == "one sample" else interval(found["ci95_vs_one_sample"]))
-        for name, found in result["best_of_8"].items()
+        (
+            name,
+            f"{record['mean']:.2f}",
+            "" if name == "one sample" else interval(record["ci95_vs_one_sample"]),
+        )
+        for name, record in result["best_of_8"].items()
     ]
     return markdown(("chosen by", "oracle", "over one sample"), rows, measured(result))

@@ -52,11 +52,13 @@ def _alarms(result: Result, name: str) -> str:
 def dice_coherence(result: Result) -> str:
     """Accuracy of each judge on true boxes, and average precision of judged detections."""
     rows = []
-    for name, found in result["coherence_intervals"].items():
-        low, high = found["ci95"]
-        share = f"{_percent(found['accuracy'])} [{_percent(low)}, {_percent(high)}]"
+    for name, estimate in result["coherence_intervals"].items():
+        low, high = estimate["ci95"]
+        share = f"{_percent(estimate['accuracy'])} [{_percent(low)}, {_percent(high)}]"
         rows.append((f"**{name}**" if name == "dice" else name, share))
-    judged = [f"{name}: {_percent(found['ap'])}" for name, found in result["coherence_of_detections"].items()]
+    judged = [
+        f"{name}: {_percent(estimate['ap'])}" for name, estimate in result["coherence_of_detections"].items()
+    ]
     below = [
         f"n = {result['n']['verdicts']} differences in reserved wordings, half of them coherent.",
         f"AP of detections with the verdict as class, by detector and judge: {'; '.join(judged)}.",
@@ -70,9 +72,9 @@ def dice_augmented(result: Result) -> str:
     rows = []
     for name, words in METRICS.items():
         for method in ("pearson", "spearman"):
-            found = result["augmented"][name][method]
-            change = f"{found['change']:+.2f} {interval(found['ci95'])}"
-            values = (f"{found['plain']:.2f}", f"{found['masked']:.2f}", change)
+            correlation = result["augmented"][name][method]
+            change = f"{correlation['change']:+.2f} {interval(correlation['ci95'])}"
+            values = (f"{correlation['plain']:.2f}", f"{correlation['masked']:.2f}", change)
             n = str(result["augmented"][name]["n"])
             rows.append((words, ASPECTS[name], n, method.capitalize(), *values))
     edits = result["n"]["edits"]
@@ -86,9 +88,11 @@ def dice_editors(result: Result) -> str:
     """DICE's figures of each editor, with its rank beside the oracle's."""
     table = result["editors"]
     rows = []
-    for name, own in sorted(table["editors"].items(), key=lambda item: item[1]["rank_by_rating"]):
-        shares = [_percent(own[part]) for part in ("coherent", "unwanted_area", "unchanged", "invalid")]
-        rows.append((name, f"{own['rating']:.2f}", f"{own['score']:.2f}", *shares, f"{own['rank']:.0f}"))
+    for name, figures in sorted(table["editors"].items(), key=lambda item: item[1]["rank_by_rating"]):
+        shares = [_percent(figures[key]) for key in ("coherent", "unwanted_area", "unchanged", "invalid")]
+        rows.append(
+            (name, f"{figures['rating']:.2f}", f"{figures['score']:.2f}", *shares, f"{figures['rank']:.0f}")
+        )
     head = ("editor", "oracle (0–10)", "`dice` (0–1)", "coherent, %", "unwanted area, %", "unchanged, %")
     below = f"Spearman's ρ of the two rankings {table['spearman']:.2f}. {measured(result)}"
     return markdown((*head, "invalid, %", "rank by `dice`"), rows, below)
@@ -97,8 +101,8 @@ def dice_editors(result: Result) -> str:
 def dice_ablations(result: Result) -> str:
     """AP and right verdicts of each variant."""
     rows = []
-    for name, own in result["ap"].items():
-        cells = [own["agnostic"], own["aware"], own["hard"], result["coherence"][name]]
+    for name, precision in result["ap"].items():
+        cells = [precision["agnostic"], precision["aware"], precision["hard"], result["coherence"][name]]
         rows.append((name, *map(_percent, cells), _alarms(result, name)))
     head = ("variant", "AP", "AP by command", "AP by command, hard", "right verdicts, %", "false alarms, %")
     return markdown(head, rows, f"n = {result['n']['test']} pairs of each kind. {measured(result)}")

@@ -172,8 +172,8 @@ def flow_editor(result: Result) -> str:
 def text_to_image(result: Result) -> str:
     """Share of the captions' objects that are drawn."""
     rows = [
-        (objects, f"{100 * found['all_found']:.1f} %", f"{100 * found['objects_found']:.1f} %")
-        for objects, found in (("1 to 3", result), *result["by_objects"].items())
+        (objects, f"{100 * record['all_found']:.1f} %", f"{100 * record['objects_found']:.1f} %")
+        for objects, record in (("1 to 3", result), *result["by_objects"].items())
     ]
     asked = result["settings"]
     how = f"{asked['steps']} steps, guidance scale {asked['guidance_scale']:g}, chosen on val"
@@ -196,7 +196,7 @@ def regions(result: Result) -> str:
     if segmenter:
         rows.append(("segmenter: mean IoU of masks in true boxes", f"{segmenter['mean_iou']:.3f}"))
     n = f"n = {result['n']} objects of val's targets, plain, textured and photographs"
-    sources = " ".join(measured(found) for found in (result, segmenter) if found)
+    sources = " ".join(measured(record) for record in (result, segmenter) if record)
     return markdown(("", "share"), rows, f"{n}, by any of their names. {sources}")
 
 
@@ -243,26 +243,26 @@ def best_of_n(result: Result) -> str:
     return markdown(head, rows, f"n = {result['n']} held-out edits. {measured(result)}")
 
 
-def _chosen(found: dict[str, Any], name: str) -> tuple[str, str]:
+def _chosen(record: dict[str, Any], name: str) -> tuple[str, str]:
     """The oracle's mean of a scorer's choices, with the number of steps,
     and the gain over one sample.
     """
-    if name not in found["oracle"]:
+    if name not in record["oracle"]:
         return "", ""
-    steps = found["steps"][name]
-    other = found["against_one_sample"].get(name)
+    steps = record["steps"][name]
+    other = record["against_one_sample"].get(name)
     return (
-        f"{found['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})",
+        f"{record['oracle'][name]:.2f} ({steps} step{'s' * (steps > 1)})",
         difference(other) if other else "",
     )
 
 
 def reward_guidance(result: Result) -> str:
     """Gain from guidance by a scorer's gradient, in total and by part of the denoising steps."""
-    found = result["guided_minus_plain"]
-    parts = list(next(iter(found.values()))["by_part"])
+    by_scorer = result["guided_minus_plain"]
+    parts = list(next(iter(by_scorer.values()))["by_part"])
     rows = []
-    for name, of_scorer in found.items():
+    for name, of_scorer in by_scorer.items():
         score = of_scorer["score"]
         rows.append(
             (
@@ -297,13 +297,13 @@ def refl(result: Result) -> str:
     head += [f"`{name}`" for name in result["rewards"]["base"]]
     head += ["change outside the mask − base's", "report", "in 10 steps (val)"]
     rows = [
-        _refl_row(found, variant, words)
-        for found, variants in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS))
+        _refl_row(record, variant, words)
+        for record, variants in ((result, REFL_ARMS), (conditioned, CONDITIONED_ARMS))
         for variant, words in variants.items()
-        if found and variant in found["oracle"]
+        if record and variant in record["oracle"]
     ]
     gain = f"{100 * result['oracle']['relative_gain']:+.1f} %, n = {result['oracle']['n']} held-out edits"
-    sources = " ".join(measured(found) for found in (result, conditioned) if found)
+    sources = " ".join(measured(record) for record in (result, conditioned) if record)
     return markdown(head, rows, f"ReFL over the base: {gain}. {sources}")
 
 
@@ -331,7 +331,7 @@ def refl_watch(result: Result) -> str:
     names = [name for name in watched["refl"]["last"] if name not in ("step", "flag")]
     looks = {
         "base": watched["refl"]["first"],
-        **{variant: found["last"] for variant, found in watched.items()},
+        **{variant: record["last"] for variant, record in watched.items()},
     }
     rows = []
     for variant, look in looks.items():

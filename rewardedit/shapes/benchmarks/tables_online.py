@@ -51,6 +51,6 @@ def _row(result: Result, arm: str, words: str) -> tuple[str, ...]:
 
 def _flags(flag: str | None, training: dict[str, Any]) -> str:
     """Signs of hacking in the test edits, and the number of checks during the training that were flagged."""
-    signs = [part.split(" ")[0] for part in flag.split("; ")] if flag else ["none"]
+    signs = [sign.split(" ")[0] for sign in flag.split("; ")] if flag else ["none"]
     checks = training["flags"]
     return ", ".join(signs) + (f"; {checks} while training" if checks else "")

@@ -36,10 +36,10 @@ def retrieval(result: Result) -> str:
         (words, *(f"{r[key]:.1f}" if "rank" in key else f"{100 * r[key]:.1f} %" for r in test.values()))
         for key, words in RETRIEVAL.items()
     ]
-    found = result["recall@1_temporal_minus_mean"]
-    times = found["mean_a"] / max(found["mean_b"], 1e-9)
-    gain = f"Recall@1, temporal − mean: {difference(found, 3)}, {times:.1f} times"
-    n = f"n = {found['n']} held-out edits, all instructions distinct"
+    versus = result["recall@1_temporal_minus_mean"]
+    times = versus["mean_a"] / max(versus["mean_b"], 1e-9)
+    gain = f"Recall@1, temporal − mean: {difference(versus, 3)}, {times:.1f} times"
+    n = f"n = {versus['n']} held-out edits, all instructions distinct"
     by_type = [f"{kind} {100 * r['recall@1']:.0f} %" for kind, r in test["temporal"].get("kinds", {}).items()]
     head = ("", *(f"{pooling} pooling" for pooling in test))
     below = f"{gain}; {n}. Temporal recall@1 by kind: {', '.join(by_type)}. {measured(result)}"
@@ -49,8 +49,8 @@ def retrieval(result: Result) -> str:
 def agreement(result: Result) -> str:
     """Spearman's ρ of every scorer with the oracle, by the inputs that a scorer may use."""
 
-    def shown(found: dict[str, Any]) -> str:
-        return f"{found['rho']:.2f} [{found['ci95'][0]:.2f}, {found['ci95'][1]:.2f}]"
+    def shown(estimate: dict[str, Any]) -> str:
+        return f"{estimate['rho']:.2f} [{estimate['ci95'][0]:.2f}, {estimate['ci95'][1]:.2f}]"
 
     rows = [
         (
@@ -90,11 +90,11 @@ def heat(result: Result) -> str:
     rows = [
         (
             f"`{name}`",
-            f"{100 * found['share']:.1f} %",
-            f"{100 * found['area']:.1f} %",
-            f"{found['times']:.1f}",
+            f"{100 * record['share']:.1f} %",
+            f"{100 * record['area']:.1f} %",
+            f"{record['times']:.1f}",
         )
-        for name, found in result["scorers"].items()
+        for name, record in result["scorers"].items()
     ]
     head = ("scorer", "share of the strongest 5 % in the defect", "area of the defect", "times")
     return markdown(head, rows, f"n = {result['n']} held-out edits. {measured(result)}")

@@ -27,7 +27,7 @@ from rewardedit.trainers import vifi_clip
 ROWS = 22_400  # half of the recipe's
 STEPS = 900
 VARIANTS = {
-    **{f"1/{part} of the rows": [f"data.limit={ROWS // part}"] for part in (8, 4, 2)},
+    **{f"1/{divisor} of the rows": [f"data.limit={ROWS // divisor}"] for divisor in (8, 4, 2)},
     "all rows": [f"data.limit={ROWS}"],
     "no negatives of the same source": [f"data.limit={ROWS}", "negatives=[reversed, identity]"],
 }

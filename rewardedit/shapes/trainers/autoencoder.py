@@ -126,7 +126,7 @@ def reconstruction_rating(model: AutoencoderKL, n: int = 280) -> dict[str, float
     out = {}
     for backdrop in ("plain", "textured", "photo"):
         samples = Shapes("val", backdrops=(backdrop,)).batch(0, n)
-        targets = [part.to(model.device) * 2 - 1 for part in samples.target.split(70)]
+        targets = [chunk.to(model.device) * 2 - 1 for chunk in samples.target.split(70)]
         made = torch.cat([model.decode(model.encode(x).latent_dist.mode()).sample for x in targets]).cpu()
         out[backdrop] = float(ShapesOracle().rate(samples, (made / 2 + 0.5).clamp(0, 1)).score.mean())
     return out

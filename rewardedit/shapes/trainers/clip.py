@@ -140,8 +140,8 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
 def info_nce(a: Tensor, b: Tensor, scale: Tensor) -> Tensor:
     """Symmetric InfoNCE of paired unit vectors (b, d)."""
     logits = scale * a @ b.T
-    own = torch.arange(len(a), device=a.device)
-    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+    targets = torch.arange(len(a), device=a.device)
+    return (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

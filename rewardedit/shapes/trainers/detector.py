@@ -181,7 +181,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
             truth.append((boxes[indices].to(model.device), object_names.to(model.device)))
             in_pixels.append((boxes[indices] * SIZE, object_names))
         names = text_features(model, words)
-        logits, found = predict(model, 2 * pixels.to(model.device) - 1, names[: len(NAMES)])
+        logits, predicted = predict(model, 2 * pixels.to(model.device) - 1, names[: len(NAMES)])
         cut, fits, known = random_crops(
             pixels,
             in_pixels,
@@ -193,7 +193,7 @@ def train(config: Config, folder: Path, resume: bool = False) -> Path:
         seen = model.owlvit.get_image_features(pixel_values=2 * cut.to(model.device) - 1).pooler_output
         fits = fits[:, CROPPED].to(model.device)
         known = known[:, CROPPED].to(model.device)
-        loss = detection_loss(logits, found, truth)
+        loss = detection_loss(logits, predicted, truth)
         return loss + CROP_WEIGHT * pairs.loss(seen, names[CROPPED], fits, known)
 
     fit(config.train, {"owlvit": model, "pairs": pairs}, loss_of, folder, resume)
@@ -222,12 +222,12 @@ def pictures(config: Config) -> tuple[Tensor, SceneObjects, tuple[Tensor, Tensor
             drawn = drawn.clone()
             for rows in torch.arange(0, len(drawn), 2).split(140):
                 drawn[rows] = editor.family.reconstruct(editor.pipe, drawn[rows])
-            found = scene_objects(scenes)
-            row = found.row + sum(map(len, images))
-            parts.append(SceneObjects(row, found.coverage, found.origin, found.names))
+            objects = scene_objects(scenes)
+            row = objects.row + sum(map(len, images))
+            parts.append(SceneObjects(row, objects.coverage, objects.origin, objects.names))
             images.append((drawn.clamp(0, 1) * 255).round().byte())
             grounds.append(background_names(scenes))
-    whole = map(torch.cat, zip(*(vars(part).values() for part in parts), strict=True))
+    whole = map(torch.cat, zip(*(vars(objects).values() for objects in parts), strict=True))
     fits, known = map(torch.cat, zip(*grounds, strict=True))
     return torch.cat(images), SceneObjects(*whole), (fits, known)
 
@@ -288,23 +288,23 @@ def random_crops(
         i = int(torch.randint(len(images), (), generator=generator))
         boxes, names = objects[i]
         ground = grounds[0][i]
-        told = grounds[1][i]
+        ground_known = grounds[1][i]
         shift = torch.rand(4, generator=generator)
 
         if number % 8 == 4:
             box = torch.tensor([0.0, 0, SIZE, SIZE])
-            fits, known = [none, ground], [none, told]
+            fits, known = [none, ground], [none, ground_known]
         elif number % 8 and len(boxes):
             k = int(torch.randint(len(boxes), (), generator=generator))
             box = boxes[k] + 3 * shift - 1.5  # about as exact as a detector
-            fits, known = [names[k], torch.zeros_like(ground)], [~none, torch.zeros_like(told)]
+            fits, known = [names[k], torch.zeros_like(ground)], [~none, torch.zeros_like(ground_known)]
         else:
             side = 8 + 12 * shift[:1]
             corner = shift[1:3] * (SIZE - side)
             box = torch.cat([corner, corner + side])
             if len(boxes) and pairwise_iou(box[None], boxes).max() > 0:
                 continue
-            fits, known = [none, ground], [~none, told]
+            fits, known = [none, ground], [~none, ground_known]
 
         square = crop(images[i], box.tolist(), CROP_CONTEXT)
         cut.append(resize(square[None], (SIZE, SIZE)))

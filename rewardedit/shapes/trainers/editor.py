@@ -249,8 +249,8 @@ def _edits(config: Config, pipe: Any) -> Edits:
             seed = (config.block * 100 + draw) * 1_000_003 + first
             qualities, made = corrupt_targets(batch, config.shares, seed=seed)
             if draw == 0:
-                source += [encode(pipe, part).cpu() for part in batch.source.split(140)]
-            edited = torch.cat([encode(pipe, part).cpu() for part in made.split(140)])
+                source += [encode(pipe, chunk).cpu() for chunk in batch.source.split(140)]
+            edited = torch.cat([encode(pipe, chunk).cpu() for chunk in made.split(140)])
             tokens = family_of(pipe).tokenize(pipe, batch.instruction).input_ids
             maps = torch.cat([object_maps(scenes, MAP_SIDE) for scenes in (batch.before, batch.after)], dim=1)
             right = torch.tensor([quality == "right" for quality in qualities])

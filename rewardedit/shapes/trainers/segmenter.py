@@ -157,10 +157,10 @@ def mask_loss(logits: Tensor, said: Tensor, true: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def mask_iou(found: Tensor, true: Tensor) -> Tensor:
+def mask_iou(predicted: Tensor, true: Tensor) -> Tensor:
     """Intersection over union of pairs of masks (n, h, w)."""
-    both = (found & true).flatten(1).sum(1)
-    either = (found | true).flatten(1).sum(1)
+    both = (predicted & true).flatten(1).sum(1)
+    either = (predicted | true).flatten(1).sum(1)
     return both / either.clamp_min(1)
 
 
@@ -173,8 +173,8 @@ def evaluate(folder: Path, n: int) -> dict[str, float]:
     for first in range(0, n, 140):
         rows = range(first, min(first + 140, n))
         boxes = [objects.boxes[objects.row == row].to(devices.default_device()) for row in rows]
-        found = segmenter(samples.target[rows.start : rows.stop].to(devices.default_device()), boxes)
-        for row, masks in zip(rows, found, strict=True):
+        predicted = segmenter(samples.target[rows.start : rows.stop].to(devices.default_device()), boxes)
+        for row, masks in zip(rows, predicted, strict=True):
             true = objects.masks((objects.row == row).nonzero().flatten())
             ious.append(mask_iou(masks.cpu(), true))
     every = torch.cat(ious)

@@ -107,17 +107,18 @@ def _texts(tokenizer: CLIPTokenizer, split: str, n: int) -> tuple[Tensor, Tensor
         batch = Shapes(split, backdrops=("plain", "plain", "textured", "photo")).batch(
             first, min(2800, n - first)
         )
-        asked = _tokens(tokenizer, batch.instruction)
-        told = _tokens(tokenizer, batch.target_caption)
-        phrases = torch.full((*told.shape, len(PHRASE_ANSWERS)), -1)
+        instruction_tokens = _tokens(tokenizer, batch.instruction)
+        caption_tokens = _tokens(tokenizer, batch.target_caption)
+        phrases = torch.full((*caption_tokens.shape, len(PHRASE_ANSWERS)), -1)
         scenes = batch.after
-        row, place = (told[:, 1:] == comma).nonzero().unbind(1)  # the token before a comma ends a phrase
+        # The token before a comma ends a phrase.
+        row, place = (caption_tokens[:, 1:] == comma).nonzero().unbind(1)
         cell = torch.from_numpy(scenes.present).nonzero()  # in reading order, as in captions
         at = cell[:, 0].numpy(), cell[:, 1].numpy()
         answers = [torch.from_numpy(values[at]) for values in (scenes.colour, scenes.shape, scenes.size)]
         phrases[row, place] = torch.stack(answers, dim=1)
         labels = torch.tensor(list(map(instruction_labels, batch.parsed)))
-        for out, values in zip(parts, (asked, labels, told, phrases), strict=True):
+        for out, values in zip(parts, (instruction_tokens, labels, caption_tokens, phrases), strict=True):
             out.append(values)
     instructions, labels, captions, phrases = map(torch.cat, parts)
     return instructions, labels, captions, phrases
@@ -199,7 +200,7 @@ class Reader(nn.Module):
     def _states_on_cpu(self, tokens: Tensor) -> Tensor:
         """States of many texts."""
         device = self.text_encoder.device
-        return torch.cat([self.states(part.to(device)) for part in tokens.split(280)]).cpu()
+        return torch.cat([self.states(chunk.to(device)) for chunk in tokens.split(280)]).cpu()
 
 
 def answer_loss(heads: nn.ModuleList, state: Tensor, labels: Tensor) -> Tensor:

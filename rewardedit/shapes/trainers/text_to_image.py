@@ -113,7 +113,7 @@ def _images(config: Config, pipe: Any) -> tuple[Tensor, Tensor, Tensor]:
     for first in range(0, config.samples, 2800):
         batch = Shapes(backdrops=config.backdrops).batch(first, min(2800, config.samples - first))
         for image, scenes in ((batch.source, batch.before), (batch.target, batch.after)):
-            images += [editing.encode_images(pipe, part).cpu() for part in image.split(140)]
+            images += [editing.encode_images(pipe, chunk).cpu() for chunk in image.split(140)]
             maps.append(object_maps(scenes, MAP_SIDE).half())
         captions += batch.source_caption + batch.target_caption
     return torch.cat(images), editing.tokenize(pipe, [*captions, ""]).input_ids, torch.cat(maps)

@@ -190,13 +190,13 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
     """
     samples = _samples(config, "val", config.evaluate_n)
     generator = torch.Generator().manual_seed(0)
-    found = {}
+    shares = {}
     altered: list[Tensor] = []
 
     for task in QUESTIONS:
         right: list[Tensor] = []
-        for part in torch.arange(config.evaluate_n).split(56):
-            rows = part.tolist()
+        for indices in torch.arange(config.evaluate_n).split(56):
+            rows = indices.tolist()
 
             if task == "match":
                 images = samples["images"][rows].float() / 255
@@ -213,11 +213,11 @@ def right_answers(vlm: Vlm, config: Config) -> dict[str, float]:
 
             others = negative_instructions(samples, rows, [True] * len(rows))
             questions = [QUESTIONS[task].format(*pair) for pair in zip(texts, others, strict=True)]
-            own = likelihood(*answer_logits(vlm, images, questions, texts))
+            true_likelihood = likelihood(*answer_logits(vlm, images, questions, texts))
             other = likelihood(*answer_logits(vlm, images, questions, others))
-            right.append((own > other).float())
-        found[task] = float(torch.cat(right).mean())
-    return {**found, "altered": float(torch.cat(altered).mean())}
+            right.append((true_likelihood > other).float())
+        shares[task] = float(torch.cat(right).mean())
+    return {**shares, "altered": float(torch.cat(altered).mean())}
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:
