@@ -197,8 +197,8 @@ def scorer(spec: ScorerSpec) -> Scorer:
         return ViFiClip(clip, tokenizer, preprocess, make_temporal(clip)).eval().requires_grad_(False)
 
 
-def judge(checkpoint: str, dtype: str = "float32") -> VlmJudge:
-    """A judge with Qwen2.5-VL."""
+def judge(checkpoint: str, dtype: str = "bfloat16") -> VlmJudge:
+    """A judge with Qwen2.5-VL, in a GPU's default type."""
     model = qwen(checkpoint, getattr(torch, dtype)).eval()
     return VlmJudge(Vlm(model, qwen_processor()), checkpoint)
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from functools import cache
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from rewardedit.untrusted import MEMORY_FAULT
 
 Precision = Literal["no", "bf16", "fp16"]  # mixed precision, as accelerate names it
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+PLANS = ContextVar("plans_for_a_gpu", default=False)  # a plan is made, see `planning_for_gpu`
 TF32 = "REWARDEDIT_TF32"  # environment variable: 1 lets a GPU multiply matrices of fp32 models in TF32
 
 
@@ -90,11 +92,26 @@ def inference_dtype(name: str | None = None) -> torch.dtype:
     return torch.float32 if dtype == torch.bfloat16 and not computes_in_bf16() else dtype
 
 
-def llm_dtype() -> torch.dtype:
-    """Type of the weights of language models that are not trained: bfloat16 on a GPU, where many of them
-    overflow in float16, and float32 on a CPU.
+def llm_dtype(dtype: torch.dtype | str | None = None) -> torch.dtype:
+    """Type of the weights of language models that are not trained: the given one, or bfloat16 where torch
+    sees a GPU, as many of them overflow in float16, and float32 on a CPU.
+
+    Raises:
+        ValueError: on an unknown name.
     """
-    return torch.float32 if default_device() == "cpu" else torch.bfloat16
+    if dtype is not None:
+        return parse_dtype(dtype)
+    return torch.float32 if default_device() == "cpu" and not PLANS.get() else torch.bfloat16
+
+
+@contextmanager
+def planning_for_gpu() -> Iterator[None]:
+    """Context in which `llm_dtype` is a GPU's on every machine: plans estimate the memory of a GPU."""
+    token = PLANS.set(True)
+    try:
+        yield
+    finally:
+        PLANS.reset(token)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -108,3 +108,11 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
     names = (None, "cuda", "cuda:0", "cuda:1", "cpu")
     assert [devices.is_training_device(name) for name in names] == [True, True, True, False, False]
     assert devices.is_training_device("cuda:1", processes=2), "the second process trains on it"
+
+
+def test_plans_are_a_gpu_s_on_every_machine():
+    assert devices.llm_dtype() == torch.float32
+    with devices.planning_for_gpu():
+        assert devices.llm_dtype() == torch.bfloat16
+        assert devices.llm_dtype("float32") == torch.float32
+    assert devices.llm_dtype() == torch.float32

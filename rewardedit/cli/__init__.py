@@ -22,7 +22,7 @@ from rewardedit.cli import (
 )
 from rewardedit.cli.engine import stages_made_by
 from rewardedit.cli.recipes import load_recipe, recipe_names, recipe_path
-from rewardedit.cli.terminal import disk_full_message, first_line, quiet
+from rewardedit.cli.terminal import disk_full_message, first_line, out_of_memory_message, quiet
 
 __all__ = ["load_recipe", "main", "parse", "quiet", "recipe_names", "recipe_path"]
 
@@ -84,6 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         full = disk_full_message(error, getattr(args, "out", None))
+        full = full or out_of_memory_message(error, words[0] if words else "")
         if full is not None:
             print(f"rewardedit: {full}", file=sys.stderr)
             return 2

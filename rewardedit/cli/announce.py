@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from rewardedit.cli.downloads import size_of
 from rewardedit.config import to_dict
 from rewardedit.language.endpoint_settings import Destination, destinations
-from rewardedit.models import is_hub_name, no_network
+from rewardedit.models import TERMS, is_hub_name, no_network, refusal
 from rewardedit.processes import processes
 from rewardedit.scorer_spec import ScorerSpec, all_terms
 from rewardedit.untrusted import printable
@@ -34,6 +34,9 @@ class OnHub:
 
     size: int  # bytes
     licence: str | None = None  # the name that its card gives; None: it gives none
+    gated: bool = False  # it is given to those who have accepted its terms
+    rows: Mapping[str, int] = field(default_factory=dict)  # of a data set's splits, as its card has them
+    refusal: str | None = None  # the hub's, if it does not give it to this user
 
 
 @runtime_checkable
@@ -213,23 +216,25 @@ def download_line(need: Needed, listing: OnHub | None) -> str:
     """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
     size = "size and licence unknown"
     known = size_of(need.name)
-    if listing is not None:
+    if listing is not None and listing.refusal is not None:
+        size = listing.refusal
+    elif listing is not None:
         size = f"at most {listing.size / 1e9:.1f} GB, licence {listing.licence or 'not stated'}"
+        size += f"; gated: {TERMS}" if listing.gated else ""
     elif known is not None:
         size = f"about {known:g} GB, licence unknown until the hub is reached"
     return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {size}"
 
 
-def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool = False) -> dict[str, OnHub]:
+def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, OnHub]:
     """Sizes and licences of the repositories to be downloaded, by name; those that the hub does not report
     within a few seconds are left out, and after the first request without an answer no other is made.
 
     Args:
-        required: they are needed now, so that a hub that cannot be reached is an error.
-        only_look: nothing is to be downloaded: libraries do not ask a hub that gave no answer again.
+        required: they are needed now, so that a hub that cannot be reached, or refuses one, is an error.
 
     Raises:
-        ValueError: if they are required and the hub cannot be reached.
+        ValueError: if they are required, and the hub cannot be reached or refuses one.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -242,25 +247,46 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False, only_look: bool
         try:
             info = HfApi().repo_info(need.name, repo_type=kind, files_metadata=True, timeout=5)
             size = sum(file.size or 0 for file in info.siblings or ())
-            by_name[need.name] = OnHub(size, licence_in(info.tags or ()))
-        except HfHubHTTPError:
-            continue  # the hub's answer; the download says what is wrong
+            rows = rows_in(info.card_data) if kind == "dataset" else {}
+            by_name[need.name] = OnHub(size, licence_in(info.tags or ()), bool(info.gated), rows)
+        except HfHubHTTPError as error:
+            refused = refusal(f"{need.kind} {need.name}", error)
+            if refused is None:
+                continue  # the hub is busy, or at fault
+            if required:
+                raise ValueError(refused) from error
+            by_name[need.name] = OnHub(0, refusal=refused)
         except Exception as error:  # any: there was no answer
             if required:
                 raise ValueError(no_network(need.name)) from error
-            if only_look:
-                stay_offline()
             break
     return by_name
 
 
 def stay_offline() -> None:
-    """Keeps the libraries of this process from asking the hub, which they would do for minutes."""
+    """Keeps the libraries of this process from asking the hub: a plan fetches nothing, and a hub that gave no
+    answer would be asked for minutes.
+    """
     import datasets
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = True
     datasets.config.HF_HUB_OFFLINE = True
+
+
+def rows_in(card: Any) -> dict[str, int]:
+    """Number of rows of each split, as a data set's card lists them; {} if it does not, or has several
+    tables.
+    """
+    info = card.get("dataset_info") if card is not None else None
+    tables = info if isinstance(info, list) else [info]
+    splits = tables[0].get("splits") if len(tables) == 1 and isinstance(tables[0], Mapping) else None
+    rows: dict[str, int] = {}
+    for split in splits if isinstance(splits, list) else ():
+        number = split.get("num_examples") if isinstance(split, Mapping) else None
+        if isinstance(number, int):
+            rows[printable(str(split.get("name")))] = number
+    return rows
 
 
 def licence_in(tags: Iterable[str]) -> str | None:

@@ -20,7 +20,7 @@ from rewardedit.data import DataConfig, PairsConfig
 from rewardedit.data.sequences import SequencesConfig
 from rewardedit.models import HUB_NAME, NAMES, WORLDS, resolve_model
 from rewardedit.models.extras import extras, install_command
-from rewardedit.scorer_spec import ScorerSpec
+from rewardedit.scorer_spec import ScorerSpec, all_terms
 from rewardedit.scorers.load import models_of
 from rewardedit.synthesis.difference_settings import DifferencePairsConfig
 from rewardedit.synthesis.methods import MethodConfig
@@ -122,7 +122,7 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
         return
     if _is_scorer(hint):
         for spec in _with_models(value):
-            yield from (Reference("model", model) for model in models_of(spec))
+            yield from _references_of_scorer(spec)
     elif dataclasses.is_dataclass(value) or isinstance(value, dict):
         for group in _groups(value):
             yield from references(group)
@@ -130,6 +130,14 @@ def _references_of(name: str, hint: Any, value: Any) -> Iterator[Reference]:
         for model in _each(value):
             yield Reference("model", model)
     elif name == "quantize" or value == "adamw8bit":
+        yield Reference("package", "bitsandbytes")
+
+
+def _references_of_scorer(spec: ScorerSpec) -> Iterator[Reference]:
+    """Models of a scorer, and the package that quantises them."""
+    yield from (Reference("model", model) for model in models_of(spec))
+    bits = {term.options.get("quantize") for _, term in all_terms(spec)}
+    if bits - {None, "none"}:
         yield Reference("package", "bitsandbytes")
 
 

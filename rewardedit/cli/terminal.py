@@ -7,6 +7,8 @@ import os
 import sys
 import warnings
 
+from rewardedit.models import causes
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FULL_TEXTS = (
     "No space left on device",
@@ -16,6 +18,13 @@ FULL_TEXTS = (
     "iostream error",
     " requested and ",  # numpy: "524288 requested and 495552 written", without a number of the system's
 )
+
+# Remedies where memory runs out, by command.
+SMALLER = {
+    "train": "take a smaller train.micro_batch_size, train.memory=auto or train.quantize=4bit",
+    "edit": "take a smaller --size or a smaller scorer",
+    "score": "take a smaller --size or batch_size, a smaller scorer, or its option quantize: 4bit",
+}
 
 
 def quiet(imported: bool = False) -> None:
@@ -46,12 +55,7 @@ def disk_full_message(error: BaseException, out: str | None) -> str | None:
     torch, pyarrow and safetensors each report that in their own way, and other libraries wrap it in errors
     of their own.
     """
-    causes: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and cause not in causes:
-        causes.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    for one in causes:
+    for one in causes(error):
         number = one.errno if isinstance(one, OSError) else None
         if number in FULL or any(text in str(one) for text in FULL_TEXTS):
             where = out or "the run's folder"
@@ -59,7 +63,26 @@ def disk_full_message(error: BaseException, out: str | None) -> str | None:
     return None
 
 
-def first_line(error: Exception) -> str:
+def out_of_memory_message(error: BaseException, command: str) -> str | None:
+    """Message for an error that was caused by memory that ran out, of a GPU or the machine; None for other
+    errors.
+
+    Args:
+        command: such as "train"; the remedy depends on it.
+    """
+    if "torch" not in sys.modules and not isinstance(error, MemoryError):
+        return None  # no model was loaded: a misspelt name does not wait for torch
+    from rewardedit.devices import is_out_of_memory
+
+    for one in causes(error):
+        if is_out_of_memory(one):
+            kind = "memory" if isinstance(one, MemoryError) or "CPU" in str(one) else "GPU memory"
+            remedy = SMALLER.get(command, SMALLER["score"])
+            return f"out of {kind}: {first_line(one)}; {remedy}; docs/troubleshooting.md has more"
+    return None
+
+
+def first_line(error: BaseException) -> str:
     """The first line of an error's message, without Python's quotes around it."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

@@ -1,7 +1,8 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rewardedit.cli.recipes import (
     require_known,
 )
 from rewardedit.cli.terminal import quiet
+from rewardedit.models import awaits_download
 
 
 class Help(argparse.Action):
@@ -77,7 +79,9 @@ def check(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from rewardedit.cli.announce import announce, announcements, look_on_hub, own_code
+    from huggingface_hub import is_offline_mode
+
+    from rewardedit.cli.announce import announce, announcements, look_on_hub, own_code, stay_offline
     from rewardedit.cli.checks import hub_cache
     from rewardedit.cli.downloads import disk_line
     from rewardedit.cli.needs import missing_requirements, source_of
@@ -99,21 +103,24 @@ def run(args: argparse.Namespace) -> None:
     cache = hub_cache()
     needs = missing_requirements(config, source_of(module, config), cache, recipe_names())
     replaced = folder if args.overwrite and holds_something(folder) else None
-    on_hub = look_on_hub(needs, only_look=args.dry_run)
+    on_hub = look_on_hub(needs)
     lines = announcements(config, needs, replaced, on_hub)
     announce([line for line in lines if line not in code])
     warn_of_training(config)
-    listed = {name: entry.size / 1e9 for name, entry in on_hub.items()}
+    given = {name: entry for name, entry in on_hub.items() if entry.refusal is None}
+    listed = {name: entry.size / 1e9 for name, entry in given.items()}
     downloads = [need.name for need in needs if need.on_hub]
     disk = disk_line(downloads, listed, cache.folder, folder)
     if args.dry_run:
-        known = measured(args.recipe, read_recipe(args.recipe, args.settings))
-        print_plan(module, config, needs, folder, known, disk, args.with_settings)
+        known = measured(args.recipe, read_recipe(args.recipe, args.settings), args.settings)
+        can_fetch = not is_offline_mode()
+        stay_offline()  # a plan fetches nothing
+        print_plan(module, config, folder, Outside(needs, given, known, disk, can_fetch), args.with_settings)
         return
     if downloads:
         announce([disk])
     if replaced is not None:
-        require_there(needs, on_hub)  # before an earlier run is deleted
+        require_there(needs, given)  # before an earlier run is deleted
     from rewardedit.training.run import report_usage
     from rewardedit.training.run_folder import run_folder
 
@@ -121,25 +128,41 @@ def run(args: argparse.Namespace) -> None:
         module.main(config, folder, resume=args.resume)
 
 
-def print_plan(
-    module: Any,
-    config: Any,
-    needs: list[Any],
-    folder: Path,
-    known: list[str],
-    disk: str,
-    with_settings: bool = False,
-) -> None:
+@dataclass(frozen=True)
+class Outside:
+    """Facts that a plan does not compute."""
+
+    needs: list[Any]  # everything that is missing; downloads among it are announced already
+    on_hub: Mapping[str, Any]  # those that the hub gives, by name
+    known: list[str]  # lines on hardware and memory by the recipe's header
+    disk: str  # the line on the disk
+    can_fetch: bool  # false if the user keeps the libraries from asking the hub
+
+    def fetches(self, incomplete: ValueError) -> bool:
+        """True if a plan is incomplete for want of downloads alone, all of which the hub gives."""
+        there = all(need.on_hub and need.name in self.on_hub for need in self.needs)
+        return there and self.can_fetch and awaits_download(incomplete)
+
+    def rows(self) -> list[str]:
+        """Lines on the rows of data sets that are to be fetched."""
+        lines = []
+        for need in self.needs:
+            if need.kind == "data" and need.name in self.on_hub:
+                splits = [f"{name} {rows:,}" for name, rows in self.on_hub[need.name].rows.items()]
+                said = f"{', '.join(splits)}, by its card" if splits else "unknown until it is fetched"
+                lines.append(f"rows of {need.name}: {said}")
+        return lines
+
+
+def print_plan(module: Any, config: Any, folder: Path, outside: Outside, with_settings: bool = False) -> None:
     """Prints what the run in a folder will do, what is missing, and its disk.
 
     Args:
-        needs: everything that is missing; downloads among it are announced already.
-        known: lines on hardware and memory, for what the plan cannot compute.
-        disk: the line on the disk.
         with_settings: print all settings, too.
 
     Raises:
-        ValueError: if something is missing, after printing all that can be said without it.
+        ValueError: if something is missing that is not to be fetched, after printing all that can be said
+            without it.
     """
     incomplete = None
     try:
@@ -149,24 +172,49 @@ def print_plan(
     except ValueError as error:
         incomplete = error
         lines = getattr(error, "lines", [])
+    needs = outside.needs
     missing = [f"not there: the {need.kind} {need.name}: {need.remedy}" for need in needs if not need.on_hub]
-    said = known if incomplete is not None or hasattr(config, "trainings") else []
-    print("\n".join([*said, *lines, *missing, disk]))
+    said = not_computed(outside.known, lines)
+    fetches = incomplete is not None and outside.fetches(incomplete)
+    if fetches:
+        waits = ", ".join(need.name for need in needs) or str(incomplete)
+        missing.append(f"computed once they are fetched, rows, memory or hours that need: {waits}")
+    print("\n".join([*said, *lines, *outside.rows(), *missing, outside.disk]))
     if with_settings:
         print(f"\n{configs.dump(config)}")
-    if incomplete is not None:
+    if incomplete is not None and not fetches:
         raise incomplete
 
 
-def measured(recipe: str, values: dict[str, Any]) -> list[str]:
-    """Hardware and memory of a recipe, or of each phase's, as its header says."""
+def not_computed(known: list[str], lines: list[str]) -> list[str]:
+    """The lines of headers, but for those of a recipe, or a phase, whose plan has computed its memory."""
+    phase = ""
+    computed: set[str] = set()
+    for line in lines:
+        if line.lstrip().startswith("memory, GiB"):
+            computed.add(phase if line.startswith(" ") else "")
+        elif not line.startswith(" "):
+            phase = line.partition(":")[0]
+    if "" in computed:
+        return []
+    return [line for line in known if not any(f"{key}, " in line for key in computed)]
+
+
+def measured(recipe: str, values: dict[str, Any], settings: Sequence[str]) -> list[str]:
+    """Hardware and memory of a recipe, or of each phase's, as its header says.
+
+    Args:
+        settings: given in the command line; the header knows none of them.
+    """
     lines = []
     for key, entry in values.get("phases", {}).items():
         if entry["recipe"] in recipe_names():
-            lines += [f"{key}, {entry['recipe']}: {line}" for line in header(entry["recipe"])]
+            lines += [f"{key}, {entry['recipe']} alone: {line}" for line in header(entry["recipe"])]
     if not lines and recipe in recipe_names():
         lines = [f"{recipe}: {line}" for line in header(recipe)]
-    return [line for line in lines if ": Hardware:" in line or ": Memory" in line]
+    lines = [line for line in lines if ": Hardware:" in line or ": Memory" in line]
+    changed = any(not word.startswith("name=") for word in settings)
+    return [f"the recipe as it stands, without your settings: {line}" for line in lines] if changed else lines
 
 
 def require_there(needs: list[Any], on_hub: Collection[str]) -> None:

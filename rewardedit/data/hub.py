@@ -12,6 +12,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from rewardedit.batch import EditPair, EditSample
+from rewardedit.models import refusal
 from rewardedit.untrusted import CONTENT_ERRORS, file_inside, is_system_error, open_image
 
 ROW_NUMBER = "row_number"  # key next to a row's columns: its index in the data set, for rows without ids
@@ -218,9 +219,8 @@ def load_rows(
             rows = datasets.load_dataset(kind, data_files=files, split=split, streaming=streaming)
     except (OSError, datasets.exceptions.DatasetsError) as error:
         why = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(
-            f"data {path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
-        ) from error
+        other = f"{path!r}: not a local file or folder, and not a reachable data set of the hub ({why})"
+        raise ValueError(f"data {refusal(path, error) or other}") from error
     except ValueError:  # has its own message
         raise
     except (*CONTENT_ERRORS, pa.ArrowException) as error:

@@ -28,9 +28,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from rewardedit import devices
 from rewardedit.images import to_pil
 from rewardedit.language.texts import LOCK
-from rewardedit.language.vlm import PIXELS, Vlm, load_parts
+from rewardedit.language.vlm import PIXELS, Vlm, load_parts, quantised
 from rewardedit.models import resolve_model
 
 # Published checkpoints that are not plain vision-language models, by the last part of their names.
@@ -76,21 +77,30 @@ class ProcessorVlm(Vlm):
         return inputs
 
 
-def load_judge(name: str, adapter: str | None = None, dtype: torch.dtype = torch.float32) -> Vlm:
+def load_judge(
+    name: str,
+    adapter: str | None = None,
+    dtype: torch.dtype | str | None = None,
+    quantize: str | None = None,
+) -> Vlm:
     """Loads a vision-language model by hub name, folder or name of a packaged one; with LLaVA-NeXT, Idefics3
     and Qwen2.5-VL the gradient reaches the images, with all others it does not.
 
     Args:
         adapter: hub name or folder of a LoRA that was trained on it.
+        dtype: None: that of `devices.llm_dtype`.
+        quantize: "4bit" or "8bit", as for `load_vlm`; the weights are then on the default device.
 
     Raises:
         ValueError: if there is no such model, it is one of `REFUSED`, its weights are not those of its class,
-            or the adapter is another model's.
+            the adapter is another model's, or it cannot be quantised.
     """
     last = name.rstrip("/").rpartition("/")[2].lower()
     for pattern, reason in REFUSED.items():
         if re.match(pattern, last):
             raise ValueError(f"vision-language model {name!r} cannot be a vlm_judge: {reason}")
-    model, processor = load_parts(resolve_model(name), adapter, dtype)
+    weights = devices.llm_dtype(dtype)
+    options = {} if quantize is None else quantised(quantize, devices.default_device(), weights)
+    model, processor = load_parts(resolve_model(name), adapter, weights, **options)
     ours = model.config.model_type in PIXELS
     return Vlm(model, processor) if ours else ProcessorVlm(model, processor)

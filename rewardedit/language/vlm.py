@@ -8,7 +8,7 @@ agree with the processor (mean difference below 1/255 before normalisation).
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -117,7 +117,7 @@ def load_vlm(
     adapter: str | None = None,
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str = torch.float32,
-    quantize: Bits | None = None,
+    quantize: str | None = None,
     processor: str | None = None,
 ) -> Vlm:
     """Loads a LLaVA-NeXT, Idefics3 or Qwen2.5-VL by hub name or folder; "shapes/vlm", a small one, comes with
@@ -149,9 +149,10 @@ def load_parts(
     """Loads a vision-language model of any kind, for inference, and its processor.
 
     Args:
-        adapter: hub name or folder of a LoRA, which is merged.
+        adapter: hub name or folder of a LoRA.
         processor: hub name or folder of another model, whose processor is taken.
-        options: further options of `from_pretrained`.
+        options: further options of `from_pretrained`; a LoRA is not merged into quantised weights, as it
+            would be rounded.
 
     Raises:
         ValueError: if it cannot be loaded, its weights are not its class's, or the adapter does not fit it.
@@ -166,7 +167,9 @@ def load_parts(
         require_own_weights(model, report["missing_keys"], report["unexpected_keys"])
         default = load_processor(resolve_model(processor or name), model.config.model_type)
     if adapter is not None:
-        model = load_adapter(model, adapter, name).merge_and_unload()
+        adapted = load_adapter(model, adapter, name)
+        is_quantised = "quantization_config" in options
+        model = adapted.get_base_model() if is_quantised else adapted.merge_and_unload()
     return model.eval().requires_grad_(False), default
 
 
@@ -183,7 +186,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 def quantised(
-    bits: Bits, device: str | torch.device, dtype: torch.dtype, double: bool = True
+    bits: str, device: str | torch.device, dtype: torch.dtype, double: bool = True
 ) -> dict[str, Any]:
     """Options of `from_pretrained` for a quantised language model.
 
@@ -191,9 +194,12 @@ def quantised(
         double: the scales of 4-bit weights are quantised too.
 
     Raises:
-        ValueError: if bitsandbytes is not installed.
+        ValueError: if the bits are not one of `Bits`, or bitsandbytes is not installed.
     """
     from transformers import BitsAndBytesConfig
+
+    if bits not in get_args(Bits):
+        raise ValueError(f"quantize: expected {' or '.join(get_args(Bits))}; got {bits!r}")
 
     require_bitsandbytes()
     four: dict[str, Any] = {

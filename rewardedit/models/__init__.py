@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ NAMES = {
 }
 
 RECIPES = {"shapes/adiee": "shapes/adiee-scorer"}  # recipes of small models, where named otherwise
+TERMS = "accept its terms on its page on the hub, then `hf auth login`"  # of a gated repository
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 
@@ -84,11 +85,49 @@ def fetched(name: str, files: Sequence[str] | None = None) -> Path:
         return Path(snapshot_download(name, allow_patterns=None if files is None else list(files)))
     except HfHubHTTPError as error:
         first = str(error).strip().splitlines()[0]
-        raise ValueError(
-            f"model {name}: no folder here, and it cannot be fetched from the hub ({first}); check the name"
-        ) from error
+        other = f"{name} is no folder here, and it cannot be fetched from the hub ({first}); check the name"
+        raise ValueError(f"model {refusal(name, error) or other}") from error
     except OSError as error:
         raise ValueError(no_network(name)) from error
+
+
+def refusal(name: str, error: BaseException) -> str | None:
+    """The message for a model or data set that the hub does not give to this user; None if an error, and
+    those that it came from, are of another kind.
+    """
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+
+    for cause in causes(error):
+        # 🤗 datasets drops the hub's own error, here and below.
+        if isinstance(cause, GatedRepoError) or "is a gated dataset" in str(cause):
+            return f"{name} is gated: {TERMS}"
+        if isinstance(cause, RepositoryNotFoundError):
+            return f"{name} is not on the hub, or it is private: check the name, or `hf auth login`"
+        if isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403):
+            return f"{name} is not given to this login: `hf auth login` with a token that may read it"
+    return None
+
+
+def awaits_download(error: BaseException) -> bool:
+    """True for an error that came from a file which is not in the cache while the hub is not to be asked."""
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    for cause in causes(error):
+        if isinstance(cause, OfflineModeIsEnabled | LocalEntryNotFoundError):
+            return True
+        if isinstance(cause, ConnectionError) and OfflineModeIsEnabled.__name__ in str(cause):
+            return True
+    return False
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it came from."""
+    passed: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in passed:
+        yield cause
+        passed.append(cause)
+        cause = cause.__cause__ or cause.__context__
 
 
 def no_network(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rewardedit.models import RELATIVE, is_hub_name, no_network
+from rewardedit.models import RELATIVE, is_hub_name, no_network, refusal
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 # Modules of the base classes of pipelines.
@@ -31,7 +31,8 @@ def load(kind: Any, name: str, **options: Any) -> Any:
         options: of its `from_pretrained`.
 
     Raises:
-        ValueError: where the checkpoint wants code of its own, or its files are no such model's.
+        ValueError: where the checkpoint wants code of its own, its files are no such model's, or the hub does
+            not give it to this user.
         OSError: where there is none of that name.
     """
     _require_folder(name)
@@ -100,13 +101,16 @@ def load_index(name: str) -> dict[str, Any]:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Around the reading of a checkpoint's files: no code of it runs, and what is wrong with it is a
-    ValueError that names it; a missing file stays an OSError.
+    """Around the reading of a checkpoint's files: no code of it runs, and what is wrong with it, or a refusal
+    by the hub, is a ValueError that names it; a missing file stays an OSError.
     """
     try:
         with _without_questions():
             yield
-    except OSError:
+    except OSError as error:
+        refused = refusal(name, error) if is_hub_name(name) else None
+        if refused is not None:
+            raise ValueError(refused) from error
         raise
     except (*CONTENT_ERRORS, ImportError, SafetensorError) as error:
         if is_system_error(error):

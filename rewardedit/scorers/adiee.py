@@ -105,21 +105,31 @@ class Adiee(Scorer):
         checkpoint: str | None = None,
         question: int | None = None,
         share_prefix: bool | None = None,
-        dtype: torch.dtype | str = torch.float32,
+        dtype: torch.dtype | str | None = None,
         prompts: Prompts | None = None,
+        quantize: str | None = None,
     ) -> "Adiee":
         """Loads a scorer that `save` wrote, by folder or hub name; "shapes/adiee" is for drawn shapes.
-        `prompts` names the set of questions; None: the set that it was trained with.
+
+        Args:
+            dtype: the weights' dtype, or its name; None: "bfloat16" if there is a GPU, else "float32".
+            prompts: the set of questions; None: the set that it was trained with.
+            quantize: stores the language model's weights in "4bit" or "8bit" (see `load_vlm`); None: as in
+                its training.
 
         Raises:
-            ValueError: if none is named or there is none, or its adapter lacks the token's embedding.
+            ValueError: if none is named or there is none, its adapter lacks the token's embedding, or it
+                cannot be quantised.
         """
         folder = _folder_of(require_checkpoint("adiee", checkpoint, "adiee-scorer", "shapes/adiee"))
         settings = AdieeSettings.read(folder)
+        bits = quantize or (settings.quantize if settings.base else None)
+        device = devices.default_device() if bits else "cpu"  # quantised weights stay there
+        options: dict[str, Any] = {"device": device, "dtype": devices.llm_dtype(dtype), "quantize": bits}
         if settings.base is None:
-            vlm = load_vlm(str(folder), dtype=dtype)  # its vocabulary has the token
+            vlm = load_vlm(str(folder), **options)  # its vocabulary has the token
         else:
-            vlm = _with_adapter(settings, folder, dtype)
+            vlm = _with_adapter(settings.base, folder, options)
         head = ScoreHead(width_of(vlm.model), settings)
         with pretrained.reading(str(folder)):
             head.load_state_dict(load_file(folder / HEAD))
@@ -312,12 +322,13 @@ def width_of(model: Any) -> int:
     return model.config.get_text_config().hidden_size
 
 
-def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | str) -> Vlm:
-    """The base model with the folder's adapter and its token's embedding."""
-    base = settings.base
-    assert base is not None
-    device = devices.default_device() if settings.quantize else "cpu"  # quantised weights stay there
-    vlm = load_vlm(base, device=device, dtype=dtype, quantize=settings.quantize)
+def _with_adapter(base: str, folder: Path, options: Mapping[str, Any]) -> Vlm:
+    """The base model with the folder's adapter and its token's embedding.
+
+    Args:
+        options: of `load_vlm`.
+    """
+    vlm = load_vlm(base, **options)
     vlm = Vlm(vlm.model, load_processor(str(folder), vlm.model.config.model_type))  # with the token's id
     require_token(vlm.processor.tokenizer)
     add_token(vlm.model, vlm.processor)
@@ -332,5 +343,5 @@ def _with_adapter(settings: AdieeSettings, folder: Path, dtype: torch.dtype | st
 
     adapted = load_adapter(vlm.model, str(folder / ADAPTER), base)
     # Merged into quantised weights the adapter would be rounded: it stays separate, as in training.
-    model = adapted.get_base_model() if settings.quantize else adapted.merge_and_unload()
+    model = adapted.get_base_model() if options["quantize"] else adapted.merge_and_unload()
     return Vlm(model.eval().requires_grad_(False), vlm.processor)

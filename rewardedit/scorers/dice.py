@@ -109,7 +109,7 @@ class Dice(Scorer):
         quantize: str | None = None,
         longest_edge: int | None = None,
         max_new_tokens: int = MOST_TOKENS,
-        dtype: torch.dtype | str = torch.float32,
+        dtype: torch.dtype | str | None = None,
     ) -> "Dice":
         """Loads the two parts.
 
@@ -128,7 +128,8 @@ class Dice(Scorer):
             quantize: "4bit", "8bit" or "none"; None: "none", with compat="code" "4bit".
             longest_edge: of images, for processors with such a setting (Idefics3).
             max_new_tokens: most tokens of an answer.
-            dtype: of weights that are not quantised, or its name.
+            dtype: of weights that are not quantised, or its name; None: "bfloat16" if there is a GPU, else
+                "float32".
 
         Raises:
             ValueError: if a part has no model, one cannot be loaded, or an option does not fit or has no

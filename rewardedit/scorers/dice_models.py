@@ -62,7 +62,8 @@ class ModelOptions:
 
     compat: str = "paper"  # one of `COMPATS`
     quantize: str | None = None  # None: "4bit" with compat="code", else "none"
-    dtype: torch.dtype | str = torch.float32  # with compat="code" float16 unless "none" is quantised
+    # None: that of `devices.llm_dtype`; with compat="code" float16 unless "none" is quantised
+    dtype: torch.dtype | str | None = None
     longest_edge: int | None = None  # longest edge of an image, for processors with such a setting
 
     def __post_init__(self) -> None:
@@ -86,17 +87,14 @@ class ModelOptions:
         Args:
             processor: hub name or folder of the processor; None: that of the model.
         """
+        dtype = devices.llm_dtype(self.dtype)
         if self.bits is None:
-            return load_vlm(name, adapter=adapter, dtype=self.dtype, processor=processor)
+            return load_vlm(name, adapter=adapter, dtype=dtype, processor=processor)
         device = devices.default_device()  # quantised weights stay there
-        dtype = torch.float16 if self.compat == "code" else devices.parse_dtype(self.dtype)
+        dtype = torch.float16 if self.compat == "code" else dtype
         require_vlm(name)
         options = quantised(self.bits, device, dtype, double=self.compat != "code")
-        vlm = Vlm(*load_parts(resolve_model(name), None, dtype, processor, **options))
-        if adapter is None:
-            return vlm
-        adapted = load_adapter(vlm.model, adapter, name).get_base_model()
-        return Vlm(adapted.eval().requires_grad_(False), vlm.processor)
+        return Vlm(*load_parts(resolve_model(name), adapter, dtype, processor, **options))
 
 
 def load_dice(source: Any, options: ModelOptions | None = None) -> DiceVlm:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import is_offline_mode
+from huggingface_hub.errors import OfflineModeIsEnabled
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -106,9 +107,8 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
     for file in NETS[net]:
         if not (folder / file.name).is_file():
             if weights is not None or is_offline_mode():
-                raise _missing(
-                    net, folder, "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
-                )
+                reason = "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
+                raise _missing(net, folder, reason) from OfflineModeIsEnabled() if weights is None else None
             _fetch(net, file, folder)
 
     network = LpipsNetwork(net)

@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit import devices
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.images import resize
 from rewardedit.language.endpoint import Endpoint
@@ -144,7 +143,8 @@ class VlmJudge(Scorer):
         timeout: float = 120.0,
         retries: int = 4,
         longest_wait: float = 120.0,
-        dtype: torch.dtype | str = torch.float32,
+        dtype: torch.dtype | str | None = None,
+        quantize: str | None = None,
         digit_ids: Sequence[int] | None = None,
         min_digit_probability: float = 0.5,
     ) -> "VlmJudge":
@@ -161,7 +161,8 @@ class VlmJudge(Scorer):
             timeout: seconds for a whole answer of the endpoint.
             retries: further attempts if the endpoint is busy or fails.
             longest_wait: most seconds before a retry, whatever the endpoint requests.
-            dtype: the weights' dtype, or its name, such as "bfloat16".
+            dtype: the weights' dtype, or its name; None: "bfloat16" if there is a GPU, else "float32".
+            quantize: stores the language model's weights in "4bit" or "8bit" (see `load_vlm`).
             digit_ids, min_digit_probability: of an endpoint with answer="digits"; see `VlmJudge`.
 
         Raises:
@@ -170,7 +171,7 @@ class VlmJudge(Scorer):
         """
         shown = None if example is None else Example.load(example)
         waits = {"timeout": timeout, "retries": retries, "longest_wait": longest_wait}
-        judge, model = open_judge(checkpoint, adapter, key_variable, dtype, seed=seed, **waits)
+        judge, model = open_judge(checkpoint, adapter, key_variable, dtype, quantize, seed=seed, **waits)
         numbers = (max_new_tokens, digit_ids, min_digit_probability)
         return cls(judge, model, criteria, answer, apart, shown, *numbers)
 
@@ -261,23 +262,28 @@ def open_judge(
     checkpoint: str,
     adapter: str | None = None,
     key_variable: str | None = None,
-    dtype: torch.dtype | str = torch.float32,
+    dtype: torch.dtype | str | None = None,
+    quantize: str | None = None,
     **settings: Any,
 ) -> tuple[Vlm | Endpoint, str]:
     """A model by hub name or folder, or behind an endpoint, and its name.
 
     Args:
+        dtype, quantize: as for `load_judge`.
         settings: of an `Endpoint`.
 
     Raises:
-        ValueError: if the model cannot be loaded or is refused, or an endpoint has no model's name.
+        ValueError: if the model cannot be loaded or is refused, an endpoint has no model's name, or an option
+            of loaded models is given with one.
     """
     if not ADDRESS.match(checkpoint):
         name = checkpoint if adapter is None else f"{checkpoint}+{adapter}"
-        return load_judge(checkpoint, adapter, devices.parse_dtype(dtype)), name
+        return load_judge(checkpoint, adapter, dtype, quantize), name
     url, _, model = checkpoint.partition("#")
     if not model or adapter is not None:
         raise ValueError("checkpoint: expected URL#MODEL, an endpoint and its model, without an adapter")
+    if quantize is not None:
+        raise ValueError("quantize: has no effect on an endpoint; leave it out")
     return Endpoint(url, model, key_variable, **settings), model
 
 

@@ -108,7 +108,8 @@ class PairJudge(nn.Module):
         adapter: str | None = None,
         max_new_tokens: int = 256,
         key_variable: str | None = None,
-        dtype: torch.dtype | str = torch.float32,
+        dtype: torch.dtype | str | None = None,
+        quantize: str | None = None,
         seed: int = 0,
         timeout: float = 120.0,
         retries: int = 4,
@@ -116,7 +117,7 @@ class PairJudge(nn.Module):
     ) -> "PairJudge":
         """Loads a judge; the options are those of `VlmJudge.from_pretrained`."""
         waits = {"timeout": timeout, "retries": retries, "longest_wait": longest_wait}
-        judge, name = open_judge(checkpoint, adapter, key_variable, dtype, seed=seed, **waits)
+        judge, name = open_judge(checkpoint, adapter, key_variable, dtype, quantize, seed=seed, **waits)
         return cls(judge, name, answer, max_new_tokens)
 
     @property

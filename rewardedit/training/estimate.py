@@ -20,6 +20,7 @@ from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.flow import FlowEditor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.evaluation.held_out import comparison_data, comparison_plan
+from rewardedit.models import awaits_download
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
 from rewardedit.stages.lazy import Lazy
@@ -49,23 +50,30 @@ class PlanIncomplete(ValueError):
 
 
 def plan_of(*parts: Callable[[], str | list[str]]) -> list[str]:
-    """Collects the lines of all parts of a plan.
+    """Collects the lines of all parts of a plan; memory is a GPU's, on whatever machine it is planned.
 
     Raises:
-        PlanIncomplete: if a part raises a ValueError, with the lines of the others and the first reason.
+        PlanIncomplete: if a part raises a ValueError, with the lines of the others and the reason.
     """
     lines: list[str] = []
-    reasons: list[str] = []
+    reasons: list[Exception] = []
     for make in parts:
         try:
-            made = make()
+            with devices.planning_for_gpu():
+                made = make()
         except ValueError as error:
-            reasons.append(str(error))
+            reasons.append(error)
             continue
         lines += [made] if isinstance(made, str) else made
     if reasons:
-        raise PlanIncomplete(lines, reasons[0])
+        reason = first_reason(reasons)
+        raise PlanIncomplete(lines, str(reason)) from reason
     return [*lines, "all files and models are there"]
+
+
+def first_reason(reasons: Sequence[Exception]) -> Exception:
+    """The first that is the user's to mend; if there is none, the first that a download mends."""
+    return next((error for error in reasons if not awaits_download(error)), reasons[0])
 
 
 def plan(config: Any) -> list[str]:

@@ -25,7 +25,7 @@ from rewardedit.files import write_json
 from rewardedit.processes import on_main_process, print_on_main, processes
 from rewardedit.stages.stage import MAKING, is_finished, is_made, mark_made, plain, recorded, require_same
 from rewardedit.training import run
-from rewardedit.training.estimate import PlanIncomplete
+from rewardedit.training.estimate import PlanIncomplete, first_reason
 
 REFERENCE = re.compile(r"(phase-\d+)/.")  # the result of an earlier phase, by its path in the run's folder
 
@@ -111,7 +111,7 @@ def plan(config: Config, folder: Path) -> list[str]:
         PlanIncomplete: naming the first thing that is missing and that no earlier phase makes.
     """
     lines: list[str] = []
-    reasons: list[str] = []
+    reasons: dict[Exception, str] = {}
     for key, phase in config.trainings().items():
         lines.append(f"{key}: {phase.settings.name}")
         settings = resolved(phase.settings, folder) if key in config.phases else phase.settings
@@ -123,9 +123,10 @@ def plan(config: Config, folder: Path) -> list[str]:
             if awaited:
                 lines.append(f"  what depends on the results of {', '.join(awaited)} is known after them")
             else:
-                reasons.append(f"{key}: {error}")
+                reasons[error] = f"{key}: {error}"
     if reasons:
-        raise PlanIncomplete(lines, reasons[0])
+        reason = first_reason(list(reasons))
+        raise PlanIncomplete(lines, reasons[reason]) from reason
     return lines
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from skimage import data
 
@@ -305,6 +306,39 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, monkeypatch, capsys
         err = capsys.readouterr().err
         assert err.startswith(told)
         assert err.endswith(f"; go on with: rewardedit train {tmp_path / 'own'} --resume\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "told"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the notes."),
+            ["train", "quickstart"],
+            "out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB.; take a smaller "
+            "train.micro_batch_size, train.memory=auto or train.quantize=4bit; docs/troubleshooting.md",
+        ),
+        (
+            RuntimeError("HIP out of memory"),
+            ["edit", "photo.jpg", "add a hat"],
+            "out of GPU memory: HIP out of memory; take a smaller --size or a smaller scorer",
+        ),
+        (
+            MemoryError(),
+            ["score", "a.jpg", "b.jpg", "add a hat"],
+            "out of memory: MemoryError; take a smaller",
+        ),
+    ],
+)
+def test_memory_that_runs_out_has_a_remedy(error, words, told, monkeypatch, capsys):
+    def fail(args: Any) -> None:
+        try:
+            raise error
+        except Exception as cause:
+            raise RuntimeError("the stage failed") from cause
+
+    monkeypatch.setattr(f"rewardedit.cli.{words[0]}.run", fail)
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"rewardedit: {told}")
 
 
 def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):

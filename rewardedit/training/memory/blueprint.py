@@ -200,6 +200,7 @@ def sub_config(kind: Any, name: str, subfolder: str) -> Any:
         ValueError: if the pipeline has no such part.
     """
     try:
-        return kind.load_config(resolve_model(name), subfolder=subfolder)
+        with pretrained.reading(name):
+            return kind.load_config(resolve_model(name), subfolder=subfolder)
     except OSError as error:
         raise ValueError(f"editor {name!r} has no {subfolder} ({str(error).splitlines()[0]})") from error
