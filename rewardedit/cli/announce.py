@@ -35,7 +35,9 @@ class OnHub:
     size: int  # bytes
     licence: str | None = None  # the name that its card gives; None: it gives none
     gated: bool = False  # it is given to those who have accepted its terms
-    rows: Mapping[str, int] = field(default_factory=dict)  # of a data set's splits, as its card has them
+    rows: Mapping[str, int] = field(
+        default_factory=dict
+    )  # number of rows of each split of a data set, by its card
     refusal: str | None = None  # the hub's, if it does not give it to this user
 
 
