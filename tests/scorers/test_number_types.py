@@ -7,6 +7,10 @@ import torch
 
 from rewardedit import devices, load_scorer
 from rewardedit.batch import EditBatch
+from rewardedit.language.vlm import load_vlm
+from rewardedit.scorers.adiee import Adiee, width_of
+from rewardedit.scorers.adiee_head import AdieeSettings, ScoreHead
+from rewardedit.scorers.adiee_text import add_token
 from rewardedit.scorers.vlm_pairs import PairJudge
 from rewardedit.training.estimate import plan_of
 from tests.models import save_judge
@@ -62,6 +66,19 @@ def test_judges_are_loaded_in_four_bits(tmp_path):
     image = torch.rand(1, 3, 32, 32)
     assert 0 <= judge(EditBatch(image, ["add a cup"], image.flip(3))).score.item() <= 10
     assert bits(PairJudge.from_pretrained(folder, quantize="4bit").model) == 14
+
+
+def test_an_adiee_scorer_is_loaded_in_four_bits(tmp_path):
+    pytest.importorskip("bitsandbytes")
+    vlm = load_vlm(save_judge(str(tmp_path / "judge"), width=64))
+    add_token(vlm.model, vlm.processor)
+    settings = AdieeSettings()
+    (tmp_path / "adiee").mkdir()
+    Adiee(vlm, ScoreHead(width_of(vlm.model), settings), settings).save(tmp_path / "adiee")
+    scorer = load_scorer("adiee", checkpoint=str(tmp_path / "adiee"), quantize="4bit")
+    assert bits(scorer.model) == 14
+    image = torch.rand(1, 3, 32, 32)
+    assert 0 <= scorer(EditBatch(image, ["add a cup"], image.flip(3))).score.item() <= 10
 
 
 def test_quantize_is_checked_and_goes_with_a_model():
