@@ -142,8 +142,9 @@ def plan(config: Config) -> list[str]:
     def rows() -> list[str]:
         n = len(open_rows(data))
         require_fields(fixed_prompts(data, config.monitor)[0], scorers())
-        require_comparison(config.evaluate, data, scorers())
-        return [f"rows: {n}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
+        compared = require_comparison(config.evaluate, data, scorers())
+        made = f"rows: {n}; variants: {', '.join(config.variants)}"
+        return [made, *comparison_plan(config.evaluate, compared)]
 
     fitted = Lazy(lambda: fit_training(config.train, memory_of_feedback(config, editor, scorers)))
 
