@@ -17,6 +17,7 @@ import rewardedit
 from rewardedit import cli
 from rewardedit.cli.recipes import gpu_memory, header, recipe_names
 from rewardedit.data import DataConfig
+from rewardedit.training.estimate import HOURS_OF
 from tests.readme import (
     DOCS,
     PAGES,
@@ -180,6 +181,7 @@ def test_tables_of_recipes_agree_with_their_headers():
                         assert int(said[1]) == math.ceil(gpu_memory(recipe)), f"{name}: {recipe}"
                         compared.add((recipe, "memory"))
                     if title == "hours, at least":
+                        assert HOURS_OF in " ".join(text.split()), name
                         (hours,) = re.findall(r"at least ([\d.]+) hours", "\n".join(header(recipe)))
                         assert cell == hours, f"{name}: {recipe}"
                         compared.add((recipe, "hours"))
