@@ -359,12 +359,16 @@ def card(head: str) -> float:
     return float(named[1])
 
 
-def write(recipe: str, bytes_by_stage: dict[str, int]) -> None:
-    """Writes the line below the one that names the hardware."""
+def write(recipe: str, head: str, text: str, below: str = "# Hardware:") -> None:
+    """Writes a line into a recipe's header, in the place of one with the same head.
+
+    Args:
+        below: head of the line above it.
+    """
     path = recipe_path(recipe)
-    kept = [text for text in path.read_text().splitlines() if not text.startswith(HEAD)]
-    at = next(i for i, text in enumerate(kept) if text.startswith("# Hardware:")) + 1
-    path.write_text("\n".join([*kept[:at], line(bytes_by_stage), *kept[at:]]) + "\n")
+    kept = [old for old in path.read_text().splitlines() if not old.startswith(head)]
+    at = next(i for i, old in enumerate(kept) if old.startswith(below)) + 1
+    path.write_text("\n".join([*kept[:at], text, *kept[at:]]) + "\n")
 
 
 if __name__ == "__main__":
@@ -373,5 +377,5 @@ if __name__ == "__main__":
     for name in command_line.words or RECIPES:
         needed = stages(name, sd15)
         if command_line.write:
-            write(name, needed)
+            write(name, HEAD, line(needed))
         print(f"{name}: {max(needed.values()) / GIB:.1f} GiB at most")

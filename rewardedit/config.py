@@ -3,7 +3,6 @@ with the nearest name for a wrong one.
 """
 
 import dataclasses
-import difflib
 import re
 import types
 import typing
@@ -15,12 +14,47 @@ from typing import Any, TypeVar
 
 import yaml
 
+from rewardedit.nearest import hint, nearest, question
 from rewardedit.scorer_spec import as_mapping
 
 T = TypeVar("T")
 
 # Whole numbers that may be 0, beside those that are by default: each says none of what it counts.
 FROM_ZERO = ("seed", "examples", "grad_steps", "lr_warmup_steps", "stop_before_end", "validation_rows")
+
+# Settings by the names that other libraries give them; a group has at most one of each.
+ALIASES = {
+    "learning_rate": ("lr",),
+    "wd": ("weight_decay",),
+    "grad_clip": ("max_grad_norm",),
+    "gradient_clip_val": ("max_grad_norm",),
+    "num_train_epochs": ("epochs",),
+    "steps": ("max_steps", "num_inference_steps"),
+    "per_device_train_batch_size": ("micro_batch_size",),
+    "rank": ("lora_rank",),
+    "lora_r": ("lora_rank",),
+    "r": ("lora_rank",),
+    "alpha": ("lora_alpha",),
+    "ema_decay": ("ema",),
+    "use_ema": ("ema",),
+    "snr_gamma": ("min_snr",),
+    "bf16": ("mixed_precision",),
+    "fp16": ("mixed_precision",),
+    "save_steps": ("checkpoint_every",),
+    "checkpointing_steps": ("checkpoint_every",),
+    "eval_steps": ("validate_every",),
+    "validation_steps": ("validate_every",),
+    "logging_steps": ("log_every",),
+    "report_to": ("tracker",),
+    "cfg": ("guidance_scale",),
+    "cfg_scale": ("guidance_scale",),
+    "image_cfg_scale": ("image_guidance_scale",),
+    "resolution": ("size",),
+    "image_size": ("size",),
+    "model": ("base",),
+    "base_model": ("base", "model"),
+    "pretrained_model_name_or_path": ("base", "model"),
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -191,11 +225,16 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def unknown_setting(key: str, known: Sequence[str], where: str) -> ValueError:
-    """The error for a name that is no setting of the group at `where`, with the nearest that is."""
-    near = difflib.get_close_matches(key, known, 1)
-    hint = f"did you mean {where}{near[0]}?" if near else f"known: {', '.join(known)}"
-    return ValueError(f"unknown setting {where}{key}; {hint}")
+def unknown_setting(key: str, known: Sequence[str], where: str, inside: Sequence[str] = ()) -> ValueError:
+    """The error for a name that is no setting of the group at `where`: with the setting that other libraries
+    call so, else the nearest, else those of this name in groups of that group, else all.
+
+    Args:
+        inside: settings of this name in its groups, such as train.lr.
+    """
+    meant = [name for name in ALIASES.get(key, ()) if name in known] or nearest(key, known) or inside
+    remedy = question([f"{where}{name}" for name in meant]) or f"known: {', '.join(known)}"
+    return ValueError(f"unknown setting {where}{key}; {remedy}")
 
 
 def require_counts(config: Any) -> None:
@@ -286,9 +325,10 @@ def _convert_dict(args: tuple[Any, ...], value: Any, where: str) -> dict[str, An
 def _convert_literal(args: tuple[Any, ...], value: Any, where: str) -> Any:
     if value in args:
         return value
-    near = difflib.get_close_matches(str(value), list(map(str, args)), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ValueError(f"{where}: expected one of {', '.join(map(str, args))}; got {shown(value)}{hint}")
+    names = list(map(str, args))
+    raise ValueError(
+        f"{where}: expected one of {', '.join(names)}; got {shown(value)}{hint(str(value), names)}"
+    )
 
 
 def _convert_plain(hint: Any, value: Any, where: str) -> Any:

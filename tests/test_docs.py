@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import yaml
 
 import rewardedit
 from rewardedit import cli
+from rewardedit.cli.recipes import gpu_memory, header, recipe_names
 from rewardedit.data import DataConfig
+from rewardedit.training.estimate import HOURS_OF
 from tests.readme import (
     DOCS,
     PAGES,
@@ -160,6 +163,35 @@ def test_links_out_of_the_docs_are_made_for_the_site():
     Config.repo_url = "https://host/owner/name/"
     address = "https://host/owner/name/blob/main/rewardedit/shapes/README.md#bpm"
     assert f"[the world]({address})" in names["on_page_markdown"](page, Config)
+
+
+def test_tables_of_recipes_agree_with_their_headers():
+    """Memory is rounded up; hours are those that benchmarks/hours.py wrote."""
+    compared = set()
+    for name, text in TEXTS.items():
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
+            titles, _, *rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table.splitlines()]
+            for recipe, *cells in rows:
+                recipe = recipe.strip("`")
+                if recipe not in recipe_names():
+                    continue
+                for title, cell in zip(titles[1:], cells, strict=True):
+                    value = f"{cell} GiB" if title.startswith("memory, GiB") else cell
+                    if said := re.fullmatch(r"(\d+) GiB", value):
+                        assert int(said[1]) == math.ceil(gpu_memory(recipe)), f"{name}: {recipe}"
+                        compared.add((recipe, "memory"))
+                    if title == "hours, at least":
+                        assert HOURS_OF in " ".join(text.split()), name
+                        (hours,) = re.findall(r"at least ([\d.]+) hours", "\n".join(header(recipe)))
+                        assert cell == hours, f"{name}: {recipe}"
+                        compared.add((recipe, "hours"))
+    assert {("adiee-scorer", "memory"), ("klein-refl", "hours"), ("kontext-flow-grpo", "memory")} <= compared
+
+
+def test_packages_are_installed_from_a_checkout():
+    """Nothing was released."""
+    for page in PAGES:
+        assert not re.search(r"pip install\s+'?rewardedit|rewardedit\[", page.read_text()), page
 
 
 def test_settings_of_data_sets_have_their_names_of_today():

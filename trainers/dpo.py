@@ -116,9 +116,9 @@ def plan(config: Config) -> list[str]:
         require_masks(config.reward.noise_mask, open_rows(recipe.data))
         load_locator(config.reward.noise_mask)
         require_fields(fixed_prompts(recipe.data, config.monitor)[0], scorers())
-        require_comparison(config.evaluate, recipe.data, scorers())
+        compared = require_comparison(config.evaluate, recipe.data, scorers())
         lines = [preference_plan.pairs_line(recipe), f"variants: {', '.join(config.variants)}"]
-        return [*lines, *comparison_plan(config.evaluate)]
+        return [*lines, *comparison_plan(config.evaluate, compared)]
 
     stages = preference_plan.memory_of_recipe(recipe)
     needs = memory_of_feedback(config, editor, scorers, stages)

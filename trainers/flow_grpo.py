@@ -192,18 +192,23 @@ def plan(config: Config) -> list[str]:
 
     def calls(train: TrainConfig, count: int, guided: int) -> list[UnetCalls]:
         require_sampler(config)
-        rows, passes = train.micro_batches(count)
-        replays = passes * len(config.window(0))
-        steps = config.reward.num_inference_steps
-        # Each image is denoised once for all updates on it, in batches of the training's size.
-        without = passes * steps + (replays if config.kl_weight else 0)
-        kinds = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
-        if config.reward.noise_mask not in (None, GIVEN):  # an edit for each group's region
-            groups = config.reward.groups(train, count) // count
-            kinds.append(UnetCalls(steps, groups * guided, gradient=False))
-        return kinds
+        return update_calls(config, train, count, guided)
 
-    return plan_online(config, ("flow_grpo",), [calls])
+    return plan_online(config, ("flow_grpo",), calls)
+
+
+def update_calls(config: Config, train: TrainConfig, processes: int, guided: int) -> list[UnetCalls]:
+    """UNet calls of an update on one process."""
+    rows, passes = train.micro_batches(processes)
+    replays = passes * len(config.window(0))
+    steps = config.reward.num_inference_steps
+    # Each image is denoised once for all updates on it, in batches of the training's size.
+    without = passes * steps + (replays if config.kl_weight else 0)
+    kinds = [UnetCalls(replays, rows * guided, True), UnetCalls(without, rows * guided, False)]
+    if config.reward.noise_mask not in (None, GIVEN):  # an edit for each group's region
+        groups = config.reward.groups(train, processes) // processes
+        kinds.append(UnetCalls(steps, groups * guided, gradient=False))
+    return kinds
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:

@@ -137,17 +137,18 @@ def variant_config(config: Config, variant: str) -> Config:
 
 def plan(config: Config) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there."""
+    return plan_online(config, config.variants, lambda *given: update_calls(config, *given))
 
-    def calls(train: TrainConfig, count: int, guided: int) -> list[UnetCalls]:
-        rows, micro_batches = train.micro_batches(count)
-        times = micro_batches * config.nft.times_of(config.reward.num_inference_steps)
-        return [
-            UnetCalls(times, rows * guided, gradient=True),
-            UnetCalls(2 * times, rows * guided, gradient=False),  # old policy and reference
-            rollout_calls(config.reward, train, count, guided),
-        ]
 
-    return plan_online(config, config.variants, [calls] * len(config.variants))
+def update_calls(config: Config, train: TrainConfig, processes: int, guided: int) -> list[UnetCalls]:
+    """UNet calls of an update on one process."""
+    rows, micro_batches = train.micro_batches(processes)
+    times = micro_batches * config.nft.times_of(config.reward.num_inference_steps)
+    return [
+        UnetCalls(times, rows * guided, gradient=True),
+        UnetCalls(2 * times, rows * guided, gradient=False),  # old policy and reference
+        rollout_calls(config.reward, train, processes, guided),
+    ]
 
 
 def train(config: Config, folder: Path, resume: bool = False) -> Path:

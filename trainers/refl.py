@@ -140,10 +140,10 @@ def plan(config: Config) -> list[str]:
     editor, scorers = models_of_plan(config)
 
     def rows() -> list[str]:
-        n = len(open_rows(data))
+        made = f"rows: {len(open_rows(data))}; variants: {', '.join(config.variants)}"
         require_fields(fixed_prompts(data, config.monitor)[0], scorers())
-        require_comparison(config.evaluate, data, scorers())
-        return [f"rows: {n}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
+        compared = require_comparison(config.evaluate, data, scorers())
+        return [made, *comparison_plan(config.evaluate, compared)]
 
     fitted = Lazy(lambda: fit_training(config.train, memory_of_feedback(config, editor, scorers)))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rewardedit import config as configs
+from rewardedit.cli.own_data import held_out_of_own
 
 GROUPS = ("phases", "parts")
 OF_THE_RUN = ("name", "first_phase")  # settings of the whole
@@ -48,6 +49,7 @@ def in_full(values: Values, words: Sequence[str], read: Callable[[str], Values])
             raise ValueError(f"{key}: {recipe} has phases itself; name a recipe of one training")
         for name, value in changes.items():
             settings = configs.laid_over(settings, name, value)
+        settings = held_out_of_own(settings, meant_for(key, given, entries))
         trainer = settings.pop("trainer", None)
         trainings[key] = {"trainer": trainer, "settings": settings, "recipe": recipe}
     return {"name": values["name"], group: from_first(trainings, values.get("first_phase", 1))}

@@ -1,8 +1,8 @@
 """`rewardedit recipes`, and the lookup of recipes by name."""
 
 import argparse
-import difflib
 import importlib
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -12,7 +12,9 @@ from typing import Any
 
 from rewardedit import config as configs
 from rewardedit.cli import phases, spelling
+from rewardedit.cli.own_data import held_out_of_own
 from rewardedit.models import FOLDER, SMALL
+from rewardedit.nearest import hint, nearest, question
 
 CONFIG = "config.yaml"  # in a run's folder
 # Module of each method that a recipe's `trainer:` names.
@@ -89,7 +91,8 @@ def recipe_groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _described(name: str) -> str:
     """A recipe's name, GPU memory and downloads, and the first line of its file."""
     about = header(name)[0]
-    memory = f"{gpu_memory(name):.0f} GiB" if gpu_memory(name) else ""
+    needed = gpu_memory(name)
+    memory = f"{math.ceil(needed)} GiB" if needed else ""
     line = f"  {name:<{INDENT - 2}}{memory:>{MEMORY}}{downloads(name):>{DOWNLOAD}}  {about}"
     return line.rstrip()
 
@@ -138,8 +141,7 @@ def recipe_path(name: str) -> Path:
         photographs, shapes = recipe_folders()
         folder = shapes if name.startswith(SMALL) else photographs
         return folder / f"{name.removeprefix(SMALL)}.yaml"
-    near = difflib.get_close_matches(name, recipe_names(), 1)
-    remedy = f"did you mean {near[0]}?" if near else "see rewardedit recipes"
+    remedy = question(nearest(name, recipe_names())) or "see rewardedit recipes"
     if Path(name).is_dir() or ("/" in name and not name.startswith(SMALL)):
         remedy = "expected a recipe, or the folder of a run that has begun"
     raise ValueError(f"no recipe {name!r}; {remedy}")
@@ -177,6 +179,7 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
         if path.name not in entries:
             raise ValueError(
                 f"{name}: expected one of {', '.join(entries) or 'no phases'}; got {path.name!r}"
+                f"{hint(path.name, entries)}"
             )
         values = {**entries[path.name], "name": run_name(name)}
     elif path.suffix == ".yaml":
@@ -185,23 +188,7 @@ def read_recipe(name: str, words: Sequence[str]) -> dict[str, Any]:
         values = {"name": run_name(name), **configs.load_yaml(recipe_path(name))}
     if phases.has_phases(values):
         return phases.in_full(values, words, lambda other: read_recipe(other, []))
-    return compared_on_own(configs.override(values, words), words)
-
-
-def compared_on_own(values: dict[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """A recipe whose comparison is on rows held out of the data, if `key=value` words name other data and no
-    other rows for the comparison. No rows are held out of streamed or labelled ones, for which the recipe's
-    stay.
-    """
-    given = configs.assignments(words)
-    data = values.get("data")
-    other_data = "data" in given or "data.name" in given
-    if not other_data or {"evaluate", "evaluate.data"} & given.keys() or not isinstance(data, dict):
-        return values
-    evaluate = values.get("evaluate")
-    if data.get("stream") or data.get("name") == "labelled" or not isinstance(evaluate, dict):
-        return values
-    return {**values, "evaluate": {**evaluate, "data": None}} if evaluate.get("data") else values
+    return held_out_of_own(configs.override(values, words), configs.assignments(words))
 
 
 def is_run(name: str) -> bool:
@@ -267,4 +254,5 @@ def build(name: str, trainer: Any, values: dict[str, Any], where: str = "") -> t
 def require_trainer(name: str, trainer: Any) -> None:
     """Raises ValueError if a recipe's trainer is none of ours."""
     if trainer not in TRAINERS:
-        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}")
+        near = hint(str(trainer), TRAINERS)
+        raise ValueError(f"{name}: trainer: expected one of {', '.join(TRAINERS)}; got {trainer!r}{near}")

@@ -38,12 +38,23 @@ def require_known(module: str, name: str, values: dict[str, Any], where: str = "
         return
     for key, value in values.items():
         if key not in fields:
-            raise configs.unknown_setting(str(key), list(fields), where)
+            raise configs.unknown_setting(str(key), list(fields), where, _inside(fields, str(key)))
         group = fields[key]
         if group is None:
             continue
         for place, inner in _groups_in(value, group.holder, f"{where}{key}"):
             require_known(group.module, group.name, inner, f"{place}.")
+
+
+def _inside(fields: dict[str, Group | None], key: str) -> list[str]:
+    """The settings of this name, or meant by it, in the groups among these fields, as train.lr for lr."""
+    names = []
+    for group_name, group in fields.items():
+        if group is None or group.holder:
+            continue
+        inner = fields_of(group.module, group.name) or {}
+        names += [f"{group_name}.{name}" for name in (key, *configs.ALIASES.get(key, ())) if name in inner]
+    return names
 
 
 def _groups_in(value: Any, holder: str, where: str) -> list[tuple[str, dict[str, Any]]]:

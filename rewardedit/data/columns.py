@@ -1,6 +1,5 @@
 """Columns of third-party tables: which of them hold the source, the edit and the instruction."""
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardedit.batch import text_or_none
+from rewardedit.nearest import nearest, question
 from rewardedit.processes import notice
 
 PICTURES = ("source", "edited", "target", "mask", "loser")  # loser: the rejected one of two edits
@@ -95,9 +95,8 @@ def _lacking(columns: Mapping[str, str]) -> list[str]:
 def _given(file: Path, names: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
     for field, name in columns.items():
         if field not in FIELDS:
-            near = difflib.get_close_matches(field, FIELDS, 1)
-            hint = f"did you mean {near[0]}" if near else f"known are {', '.join(FIELDS)}"
-            raise ValueError(f"columns: {field} is not a field of a row; {hint}")
+            remedy = question(nearest(field, FIELDS)) or f"known are {', '.join(FIELDS)}"
+            raise ValueError(f"columns: {field} is not a field of a row; {remedy}")
         if name not in names:
             raise ValueError(f"{file}: columns: no column {name} for {field}; it has {', '.join(names)}")
     return dict(columns)

@@ -8,6 +8,8 @@ from torch.utils.data import Subset
 
 from rewardedit.batch import EditSample
 
+HELD_OUT_OF = 10  # at most one source image in so many is held out of a training
+
 
 @runtime_checkable
 class Rows(Protocol):
@@ -55,7 +57,7 @@ def first_rows(sources: Sequence[str]) -> dict[str, int]:
 def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list[int]]:
     """Indices of the remaining rows, and of the first row of each held-out source.
 
-    n sources are drawn by the seed, but no more than a tenth of all (or than two, if that is more).
+    n sources are drawn by the seed, but no more than one in `HELD_OUT_OF` (or than two, if that is more).
 
     Raises:
         ValueError: if there are fewer than three sources.
@@ -63,9 +65,10 @@ def hold_out(sources: Sequence[str], n: int, seed: int) -> tuple[list[int], list
     first = first_rows(sources)
     if len(first) < 3:
         raise ValueError(
-            f"data: {len(first)} source images are too few to hold some out of training; give monitor.data"
+            "data: expected at least 3 source images, of which some are held out of the training; got "
+            f"{len(first)}; add rows, or name those that are held out by monitor.data and evaluate.data"
         )
-    gone = _draw(list(first), min(n, max(2, len(first) // 10)), seed)
+    gone = _draw(list(first), min(n, max(2, len(first) // HELD_OUT_OF)), seed)
     return [i for i, source in enumerate(sources) if source not in gone], sorted(first[name] for name in gone)
 
 

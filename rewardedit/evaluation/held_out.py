@@ -13,11 +13,13 @@ from rewardedit.data import DataConfig, held_out_rows, open_rows, require_size, 
 from rewardedit.data.datasets import shared_sources
 from rewardedit.data.labelled import made_from
 from rewardedit.data.reading import PreparedRows, Unreadable
-from rewardedit.data.sources import Rows, first_rows
+from rewardedit.data.sources import HELD_OUT_OF, Rows, first_rows
 from rewardedit.data.worlds import WORLDS, Rating, Samples, WorldConfig, world
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
 from rewardedit.scorer_spec import spec_name
 from rewardedit.scorers import Scorer, load_scorer
+
+LEAST_SOURCES = 3  # source images of a comparison: one for val, two for the test
 
 
 @dataclass(frozen=True)
@@ -117,25 +119,52 @@ def read_held_out(
     Raises:
         ValueError: if there are too few source images, or no row can be read.
     """
-    rows = held_out_rows(data) if separate is None else open_rows(separate)
-    val, test = split_by_source(source_ids(rows), val_n, n, seed)
+    rows, val, test = choose_rows(data, separate, val_n, n, seed)
     shape = data if separate is None or separate.size is None else separate
     size = require_size(shape)
     return _read(rows, val, size, shape.resize), _read(rows, test, size, shape.resize)
 
 
+def choose_rows(
+    data: DataConfig, separate: DataConfig | None, val_n: int, n: int, seed: int
+) -> tuple[Rows, list[int], list[int]]:
+    """Returns the rows that a comparison can take, and the indices of those for val and for the test; no
+    image is read. Arguments are those of `read_held_out`.
+
+    Raises:
+        ValueError: if there are too few source images.
+    """
+    rows: Rows = held_out_rows(data) if separate is None else open_rows(separate)
+    sources = source_ids(rows)
+    if len(first_rows(sources)) < LEAST_SOURCES:
+        raise _too_few_sources(rows, separate)
+    return rows, *split_by_source(sources, val_n, n, seed)
+
+
+def _too_few_sources(rows: Rows, separate: DataConfig | None) -> ValueError:
+    """The error for rows of fewer than `LEAST_SOURCES` source images."""
+    if separate is not None:
+        number = len(first_rows(source_ids(rows)))
+        return ValueError(
+            f"evaluate.data: expected at least {LEAST_SOURCES} source images; got {number}; name other rows, "
+            "or leave the comparison out by evaluate=null"
+        )
+    assert isinstance(rows, Subset)
+    number = len(first_rows(source_ids(rows.dataset)))
+    return ValueError(
+        f"data: expected at least {LEAST_SOURCES * HELD_OUT_OF} source images, as the comparison needs "
+        f"{LEAST_SOURCES} and at most one in {HELD_OUT_OF} is held out for it; got {number}; add rows, name "
+        "others for it by evaluate.data, or leave it out by evaluate=null"
+    )
+
+
 def split_by_source(sources: Sequence[str], val_n: int, n: int, seed: int) -> tuple[list[int], list[int]]:
     """Returns indices of about val_n and n rows that have no source image in common, drawn by a seed.
 
-    Raises:
-        ValueError: if there are fewer than three source images.
+    Args:
+        sources: source image of each row, at least three different ones.
     """
     names = list(first_rows(sources))
-    if len(names) < 3:
-        raise ValueError(
-            f"evaluate: {len(names)} source images are too few for val and test; take other rows by "
-            "evaluate.data"
-        )
     val_n = min(val_n, max(1, len(sources) * val_n // (val_n + n)))
     order = torch.randperm(len(names), generator=torch.Generator().manual_seed(seed)).tolist()
     rows: dict[str, list[int]] = {name: [] for name in names}
@@ -190,21 +219,44 @@ def comparison_data(evaluate: EvaluateConfig | None, data: DataConfig) -> DataCo
     return without_held_out(data, evaluate.data, evaluate.val_n + evaluate.n)
 
 
-def comparison_plan(evaluate: EvaluateConfig | None) -> list[str]:
-    """Returns the line of a plan that says on which rows editors are compared; none without a comparison."""
+def comparison_plan(evaluate: EvaluateConfig | None, numbers: tuple[int, int]) -> list[str]:
+    """Returns the line of a plan that says on which rows editors are compared; none without a comparison.
+
+    Args:
+        numbers: rows of val and of the test, as `require_comparison` or `comparison_rows` counted them.
+    """
     if evaluate is None:
         return []
+    val_n, n = numbers
     separate = evaluate.data
     rows = "held out of the data" if separate is None else f"{separate.name} {separate.path} {separate.split}"
     scorers = ", ".join(map(spec_name, evaluate.scorers))
     judges = f"; judged by {scorers} too" if scorers else ""
-    return [f"comparison: settings on {evaluate.val_n} rows, test on {evaluate.n}, {rows}{judges}"]
+    return [f"comparison: settings on {val_n} rows, test on {n}, {rows}{judges}"]
+
+
+def comparison_rows(evaluate: EvaluateConfig | None, data: DataConfig) -> tuple[int, int]:
+    """Returns the numbers of rows of val and of the test, of which no image is read.
+
+    Args:
+        data: training data, as `comparison_data` returned it.
+
+    Raises:
+        ValueError: if there are too few source images.
+    """
+    if evaluate is None:
+        return 0, 0
+    if world_of(evaluate.data or data) is not None:
+        return evaluate.val_n, evaluate.n
+    _, val, test = choose_rows(data, evaluate.data, evaluate.val_n, evaluate.n, evaluate.seed)
+    return len(val), len(test)
 
 
 def require_comparison(
     evaluate: EvaluateConfig | None, data: DataConfig, rewards: Mapping[str, Scorer] | None = None
-) -> None:
-    """Checks before a training that the comparison after it can be made.
+) -> tuple[int, int]:
+    """Checks before a training that the comparison after it can be made; returns the numbers of rows of val
+    and of the test.
 
     Args:
         data: training data, as `comparison_data` returned it.
@@ -214,8 +266,8 @@ def require_comparison(
         ValueError: if rows cannot be read, or a scorer needs what they lack.
     """
     if evaluate is None:
-        return
-    _, test = held_out(evaluate, data)
+        return 0, 0
+    val, test = held_out(evaluate, data)
     scorers = dict(rewards or {})
     for spec in evaluate.scorers:
         scorers[spec_name(spec)] = load_scorer(spec, device="cpu")
@@ -224,6 +276,7 @@ def require_comparison(
         if scorer.required_fields - has:
             lacks = ", ".join(sorted(scorer.required_fields - has))
             raise ValueError(f"evaluate.scorers: {name} needs {lacks}, which the held-out rows lack")
+    return len(val), len(test)
 
 
 def held_out(evaluate: EvaluateConfig, data: DataConfig | None) -> tuple[HeldOut, HeldOut]:

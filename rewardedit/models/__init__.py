@@ -1,12 +1,13 @@
 """Models by name: published ones on the hub, folders, and the small ones that come with the package."""
 
-import difflib
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from rewardedit.nearest import hint
 
 # Published models that are taken where none is named.
 CLIP = "openai/clip-vit-large-patch14"
@@ -57,9 +58,7 @@ def resolve_model(name: str) -> str:
     if name in NAMES:
         return str(FOLDER / NAMES[name])
     if name.startswith(SMALL) and not Path(name).exists():
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"no model {name!r}; the small models are {', '.join(NAMES)}{hint}")
+        raise ValueError(f"no model {name!r}; the small models are {', '.join(NAMES)}{hint(name, NAMES)}")
     phases = sorted(Path(name).glob("phase-*"), key=lambda path: (len(path.name), path.name))
     run = phases[-1] if phases else Path(name)
     inner = [run / result for result in ("pipeline", "lora") if (run / result).is_dir()]

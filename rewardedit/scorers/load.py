@@ -11,6 +11,7 @@ from torch import Tensor
 from rewardedit import devices
 from rewardedit.batch import EditBatch
 from rewardedit.models import EXACT, fingerprints
+from rewardedit.nearest import hint
 from rewardedit.scorer_spec import ScorerSpec, all_terms, read_spec
 from rewardedit.scorers.base import FunctionScorer, Scorer, WeightedSum
 from rewardedit.scorers.own import find_own
@@ -140,7 +141,8 @@ def all_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(options) - set(defaults)
     if unknown:
         takes = f"expected options among {', '.join(sorted(defaults))}" if defaults else "expected no options"
-        raise ValueError(f"scorer {name}: {takes}; got {', '.join(sorted(unknown))}")
+        near = hint(min(unknown), sorted(defaults))
+        raise ValueError(f"scorer {name}: {takes}; got {', '.join(sorted(unknown))}{near}")
     return defaults | dict(options)
 
 
@@ -171,9 +173,10 @@ def find_scorer(name: str) -> type[Scorer]:
     if is_exact or path.startswith("rewardedit.shapes"):
         raise ValueError(f"{name}: the exact rating knows the truth; it evaluates and is not a scorer")
     if ":" not in path:
+        names = [*BUILT_IN, *COMBINED, *OWN_MODELS]
         raise ValueError(
-            f"no scorer named {name!r}; expected one of {', '.join([*BUILT_IN, *COMBINED, *OWN_MODELS])}, "
-            "or one of your own as file.py:function or package.module:Class"
+            f"no scorer named {name!r}; expected one of {', '.join(names)}, or one of your own as "
+            f"file.py:function or package.module:Class{hint(name, names)}"
         )
     return find_own(path)
 

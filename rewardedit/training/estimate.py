@@ -4,8 +4,9 @@ files.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from rewardedit.devices import Precision
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.flow import FlowEditor
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.evaluation.held_out import comparison_data, comparison_plan
+from rewardedit.evaluation.held_out import comparison_data, comparison_plan, comparison_rows
 from rewardedit.models import awaits_download
 from rewardedit.processes import processes
 from rewardedit.scorers import load_scorer
@@ -39,6 +40,7 @@ from rewardedit.training.timing import duration, unet_seconds
 from rewardedit.training.trainable import TrainConfig, require_lora, require_source_channels
 
 SIDE = 512  # pixels a side of images that a recipe does not bring to one size
+HOURS_OF = "computed from the denoiser's calls; the scorer's passes come on top"
 
 
 class PlanIncomplete(ValueError):
@@ -86,15 +88,19 @@ def plan(config: Any) -> list[str]:
     per_row = 1 if config.candidates is None else 1 + int(config.candidates.source) + len(editors)
     editor = Lazy(lambda: load_blueprint(config.base, require_size(config.data)))
 
+    data = Lazy(lambda: comparison_data(config.evaluate, config.data))
+
     @Lazy
     def read_data() -> Rows | StreamedRows:
-        data = comparison_data(config.evaluate, config.data)
-        return read_or_stream(data) if config.candidates is None else open_rows(data)
+        return read_or_stream(data()) if config.candidates is None else open_rows(data())
 
     def rows() -> list[str]:
         n = count_rows(read_data())
         said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
-        return [f"rows: {said}; variants: {', '.join(config.variants)}", *comparison_plan(config.evaluate)]
+        return [
+            f"rows: {said}; variants: {', '.join(config.variants)}",
+            *comparison_plan(config.evaluate, comparison_rows(config.evaluate, data())),
+        ]
 
     def candidates() -> list[str]:
         calls: Counter[str] = Counter()
@@ -203,20 +209,31 @@ def plan_updates(
     """Parameters and time of several trainings of an editor, by the UNet calls of an update of each."""
     unet = trained_unet(editor, train)
     trained = sum(p.numel() for p in unet.parameters() if p.requires_grad)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        editor.predict(editor.unet, 1)
-    seconds = 0.0
-    for calls in trainings:
-        for call in calls:
-            operations = counter.get_total_flops() * call.rows
-            seconds += train.max_steps * call.passes * unet_seconds(operations, train.mixed_precision)
+    an_update = calls_seconds(
+        editor, chain.from_iterable(trainings), lambda number: unet_seconds(number, train.mixed_precision)
+    )
     first = ", ".join(map(str, trainings[0]))
+    total = duration(train.max_steps * an_update)
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
         f"UNet calls an update: {first}",
-        f"training time on this machine, estimated: {duration(seconds)} for {len(trainings)} × "
-        f"{train.max_steps:,} updates",
+        f"training time on this machine: at least {total} for {len(trainings)} × "
+        f"{train.max_steps:,} updates, {HOURS_OF}",
     ]
+
+
+def calls_seconds(
+    editor: Blueprint, calls: Iterable[UnetCalls], forward_seconds: Callable[[float], float]
+) -> float:
+    """Seconds of UNet calls of an editor.
+
+    Args:
+        forward_seconds: seconds of a forward pass with so many operations.
+    """
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        editor.predict(editor.unet, 1)
+    of_a_row = counter.get_total_flops()
+    return sum(call.passes * forward_seconds(of_a_row * call.rows) for call in calls)
 
 
 def plan_sampling(calls: Mapping[str, int], size: int | None, batch_size: int) -> str:

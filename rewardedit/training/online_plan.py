@@ -28,11 +28,11 @@ from rewardedit.training.trainable import TrainConfig
 CallsOf = Callable[[TrainConfig, int, int], list[UnetCalls]]  # of settings, processes and guided rows
 
 
-def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequence[CallsOf]) -> list[str]:
+def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: CallsOf) -> list[str]:
     """Lines to print; raises PlanIncomplete naming the first thing that is not there.
 
     Args:
-        calls_of: UNet calls of an update of each variant, on one process.
+        calls_of: UNet calls of an update, the same of each variant, on one process.
     """
     data = data_without_held_out(recipe)
     editor, scorers = models_of_plan(recipe)
@@ -44,13 +44,13 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
         require_masks(recipe.reward.noise_mask, open_rows(data))
         locator()
         require_fields(fixed_prompts(data, recipe.monitor)[0], scorers())
-        require_comparison(recipe.evaluate, data, scorers())
+        compared = require_comparison(recipe.evaluate, data, scorers())
         groups = recipe.reward.groups(recipe.train, count)
         made = (
             f"rows: {n}; an update: {groups} groups of {recipe.reward.group_size} images; variants: "
             f"{', '.join(variants)}"
         )
-        return [made, *comparison_plan(recipe.evaluate)]
+        return [made, *comparison_plan(recipe.evaluate, compared)]
 
     fitted = Lazy(lambda: fit_training(recipe.train, memory_of_online(recipe, editor, scorers, locator)))
 
@@ -58,8 +58,8 @@ def plan_online(recipe: OnlineRecipe, variants: Sequence[str], calls_of: Sequenc
         require_base(recipe)
         settings, lines = fitted()
         guided = editor().family.guided_rows if recipe.reward.guidance_scale else 1
-        calls = [calls_of_one(settings, count, guided) for calls_of_one in calls_of]
-        return [*lines, *estimate.plan_updates(editor(), settings, calls)]
+        calls = calls_of(settings, count, guided)
+        return [*lines, *estimate.plan_updates(editor(), settings, [calls] * len(variants))]
 
     def needed() -> str:
         settings = replace(recipe, train=fitted()[0])

@@ -22,9 +22,19 @@ def time_line(what: str, operations: float, precision: Precision) -> str:
 
 
 def unet_seconds(operations: float, precision: Precision) -> float:
-    """Seconds of a UNet's forward pass with so many operations."""
-    least = LAUNCH if devices.default_device() == "cuda" else 0.0
-    return max(operations / (EFFICIENCY * _rate(precision)), least)
+    """Seconds of a UNet's forward pass with so many operations, on this device."""
+    if devices.default_device() == "cuda":
+        return gpu_seconds(operations, _rate(precision))
+    return operations / (EFFICIENCY * _rate(precision))
+
+
+def gpu_seconds(operations: float, rate: float) -> float:
+    """Seconds of a UNet's forward pass with so many operations, on a GPU.
+
+    Args:
+        rate: operations per second of a matrix product on it.
+    """
+    return max(operations / (EFFICIENCY * rate), LAUNCH)
 
 
 @cache

@@ -342,4 +342,4 @@ def test_recipes_stand_on_a_screen_with_their_gb(capsys):
     (kontext,) = [line for line in lines if line.startswith("  kontext-refl ")]
     assert kontext.split()[1:5] == ["50", "GiB", "70", "GB"]
     (chain,) = [line for line in lines if line.startswith("  magicbrush-adiee ")]
-    assert chain.split()[1:3] == ["54", "GiB"], "the most of its phases"
+    assert chain.split()[1:3] == ["55", "GiB"], "the most of its phases, 54.4, never less"

@@ -261,7 +261,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "name",
         ("score", "pairs.csv", "--scorer", "clip"),
-        f"no scorer named 'clip'; expected one of {SCORERS}",
+        f"no scorer named 'clip'; expected one of {SCORERS}; did you mean clip_d, clip_t or clip_i?",
     ),
     (
         "name",
@@ -271,7 +271,7 @@ SHELL: list[tuple[str, tuple[str, ...], str]] = [
     (
         "name",
         ("score", "pairs.csv", "--scorer", "{l1: {regoin: inside}}"),
-        "scorer l1: expected options among against, region; got regoin",
+        "scorer l1: expected options among against, region; got regoin; did you mean region?",
     ),
     (
         "name",

@@ -65,6 +65,10 @@ MISSPELT = [
     ("train magicbrush-adiee phase-2.train.lrr=1", "did you mean phase-2.train.lr?"),
     ("relabel data.nmae=table --out x", "did you mean data.name?"),
     ("score name=shapes limt=3 --scorer l1", "did you mean limit?"),
+    ("train magicbrush-refl train.learning_rate=1", "did you mean train.lr?"),
+    ("train magicbrush-adiee phase-4.train.steps=1", "did you mean phase-4.train.max_steps?"),
+    ("train magicbrush-refl lr=1", "unknown setting lr; did you mean train.lr?"),
+    ("train magicbrush-refl train.xyz=1", "unknown setting train.xyz; known: max_steps, batch_size"),
     ("bench robustness rows.csv atack.stepped=3", "did you mean attack?"),
     ("bench shapes attack.steped=3", "did you mean attack.stepped?"),
 ]

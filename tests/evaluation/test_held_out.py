@@ -9,10 +9,18 @@ from PIL import Image
 from rewardedit import load_editor, load_scorer
 from rewardedit.cli import load_recipe, main
 from rewardedit.data import DataConfig, open_rows, source_ids
+from rewardedit.data.sources import hold_out
 from rewardedit.diffusion.saving import save_editor
 from rewardedit.evaluation.compare import compare, judge_of
 from rewardedit.evaluation.evaluate_config import EvaluateConfig
-from rewardedit.evaluation.held_out import comparison_data, held_out, require_comparison, split_by_source
+from rewardedit.evaluation.held_out import (
+    comparison_data,
+    comparison_plan,
+    comparison_rows,
+    held_out,
+    require_comparison,
+    split_by_source,
+)
 
 SIDE = 32
 OWN = "data={name: table, path: pairs.csv, size: 256}"
@@ -47,8 +55,6 @@ def test_val_and_test_have_no_source_image_in_common():
     assert len(val) + len(test) == 60
     val, test = split_by_source(["a", "b", "c"], 140, 512, 0)
     assert (len(val), len(test)) == (1, 2)
-    with pytest.raises(ValueError, match="2 source images are too few for val and test"):
-        split_by_source(["a", "b"], 1, 1, 0)
 
 
 def test_rows_of_the_comparison_are_not_trained_on(tmp_path):
@@ -66,6 +72,42 @@ def test_rows_of_the_comparison_are_not_trained_on(tmp_path):
     other = photographs(tmp_path / "other", sources=3)
     (tmp_path / "other" / "0-source.png").write_bytes((tmp_path / "data" / "0-source.png").read_bytes())
     assert comparison_data(EvaluateConfig(data=other), DataConfig("shapes")) == DataConfig("shapes")
+
+
+def test_a_plan_counts_the_rows_that_are_compared(tmp_path):
+    """A tenth of 40 source images, and rows of which the training has others."""
+    data = photographs(tmp_path / "data", sources=40, turns=1)
+    evaluate = EvaluateConfig(n=450, val_n=70)
+    left = comparison_data(evaluate, data)
+    assert comparison_rows(evaluate, left) == require_comparison(evaluate, left) == (1, 3)
+    assert comparison_plan(evaluate, (1, 3)) == [
+        "comparison: settings on 1 rows, test on 3, held out of the data"
+    ]
+    assert comparison_rows(evaluate, DataConfig("shapes")) == (70, 450), "a world makes as many"
+    assert comparison_rows(None, data) == require_comparison(None, data) == (0, 0)
+    assert comparison_plan(None, (0, 0)) == []
+
+
+def test_too_few_source_images_are_refused_with_the_least_number(tmp_path):
+    evaluate = EvaluateConfig(n=450, val_n=70)
+    data = photographs(tmp_path / "data", sources=29, turns=1)
+    message = (
+        r"data: expected at least 30 source images, as the comparison needs 3 and at most one in 10 is held "
+        r"out for it; got 29; add rows, name others for it by evaluate\.data, or leave it out by "
+        "evaluate=null"
+    )
+    for refused in (comparison_rows, require_comparison):
+        with pytest.raises(ValueError, match=message):
+            refused(evaluate, comparison_data(evaluate, data))
+    thirty = [f"{i}" for i in range(30)]
+    _, held_out_of_thirty = hold_out(thirty, 520, 0)
+    assert len(split_by_source([thirty[i] for i in held_out_of_thirty], 70, 450, 0)[1]) == 2
+
+    two = photographs(tmp_path / "two", sources=2)
+    with pytest.raises(
+        ValueError, match=r"evaluate\.data: expected at least 3 source images; got 2; name other"
+    ):
+        comparison_rows(EvaluateConfig(data=two), data)
 
 
 def test_what_the_rows_lack_is_said_before_a_training(tmp_path):
@@ -127,7 +169,7 @@ def test_a_training_on_photographs_ends_with_a_comparison(tiny_editor, tmp_path,
         "train={max_steps: 1, batch_size: 2, tracker: none, validate_every: 0, mixed_precision: 'no'}",
     ]
     assert main([*words, "--dry-run"]) == 0
-    assert "comparison: settings on 2 rows, test on 4, held out of the data" in capsys.readouterr().out
+    assert "comparison: settings on 1 rows, test on 3, held out of the data" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "held-out edits; mean, conditioned_five − variant with its 95 % interval over source images" in out
@@ -166,3 +208,26 @@ def test_own_data_is_compared_on_rows_held_out_of_it(words, rows):
     _, config = load_recipe("magicbrush-refl-24gb", words)
     own = config.evaluate and config.evaluate.data
     assert (own and own.name) == rows
+
+
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ([OWN], (None, None)),
+        ([], ("magicbrush", "magicbrush")),
+        ([OWN, "monitor.n=8"], (None, None)),
+        ([OWN, "monitor.data={name: magicbrush, path: /other}"], ("magicbrush", None)),
+        ([OWN, "monitor.data.path=/other", "evaluate=null"], ("magicbrush", None)),
+        ([OWN, "evaluate.data.path=/other"], (None, "magicbrush")),
+    ],
+)
+def test_own_data_is_watched_on_rows_held_out_of_it(words, rows):
+    _, config = load_recipe("instruct-pix2pix-dpo", words)
+    groups = (config.monitor, config.evaluate)
+    assert tuple(group and group.data and group.data.name for group in groups) == rows
+
+
+def test_own_data_of_a_phase_is_compared_on_its_rows():
+    _, config = load_recipe("magicbrush-adiee", [f"phase-4.{OWN}"])
+    assert config.phases["phase-4"].settings.evaluate.data is None
+    assert config.phases["phase-3"].settings.evaluate.data.name == "magicbrush"

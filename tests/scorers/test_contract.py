@@ -395,6 +395,8 @@ def test_dino_s_claims_hold_for_other_weights_too(seed, samples, tmp_path):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        ("clipd", "file.py:function or package.module:Class; did you mean clip_d?"),
+        ("clip-t", "; did you mean clip_t?"),
         ("clip_x", "no scorer named 'clip_x'; expected one of clip_d, clip_t, clip_i, l1, l2, psnr"),
         ("clip_d:0.7,l1", "expected a sum such as clip_d:0.7,l1:0.3"),
         ("clip_d:0.7,clip_d:0.3", "each scorer once"),

@@ -3,6 +3,7 @@
 from importlib import import_module
 
 from rewardedit.evaluation.protocols.protocol import Benchmark
+from rewardedit.nearest import hint
 
 # name on the command line: module and class; imported when it is asked for
 BENCHMARKS = {
@@ -27,6 +28,8 @@ def find_benchmark(name: str) -> type[Benchmark]:
         ValueError: if there is none of this name.
     """
     if name not in BENCHMARKS:
-        raise ValueError(f"bench: expected one of {', '.join(BENCHMARKS)}; got {name!r}")
+        raise ValueError(
+            f"bench: expected one of {', '.join(BENCHMARKS)}; got {name!r}{hint(name, BENCHMARKS)}"
+        )
     module, _, kind = BENCHMARKS[name].partition(":")
     return getattr(import_module(module), kind)

@@ -1,0 +1,86 @@
+"""Least hours of full-size recipes that train editors, written into their headers:
+python benchmarks/hours.py [RECIPE …] --write
+
+Needs neither a GPU nor weights: the operations of the denoiser's calls are counted on the `meta` device, and
+divided by what the fastest card of the recipe's memory can do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import memory
+from command_line import read_command_line
+from editors import EDITORS
+
+from rewardedit.cli import load_recipe, recipe_path
+from rewardedit.data import require_size
+from rewardedit.trainers import dpo, flow_grpo, nft, refl, reward_conditioned
+from rewardedit.training.estimate import HOURS_OF, UnetCalls, calls_seconds, unet_calls
+from rewardedit.training.memory.blueprint import Blueprint
+from rewardedit.training.preference_plan import calls_of
+from rewardedit.training.timing import duration, gpu_seconds
+
+# Name and operations a second of the fastest card by its GB, in fp16 and bf16 without sparsity (NVIDIA's data
+# sheets of Ada and Hopper).
+CARDS = {24: ("an RTX 4090", 165.2e12), 80: ("an H100", 989.4e12)}
+HEAD = "# Time (benchmarks/hours.py): "
+ROWS = 8807  # of MagicBrush's training split
+RECIPES = (
+    "magicbrush-reward-conditioned",
+    "magicbrush-reward-conditioned-lora-24gb",
+    "magicbrush-refl",
+    "magicbrush-refl-24gb",
+    "instruct-pix2pix-dpo",
+    *EDITORS,
+)
+
+
+def seconds(recipe: str, sd15: Blueprint, words: Sequence[str] = ()) -> float:
+    """Seconds of the denoiser's calls in a recipe's training, and in its candidates, on one card."""
+    _, config = load_recipe(recipe, words)
+    editor = EDITORS[recipe](require_size(config.data)) if recipe in EDITORS else sd15
+    _, rate = CARDS[int(memory.card(recipe_path(recipe).read_text()))]
+    calls = [replace(call, number=call.number * config.train.max_steps) for call in update(config, editor)]
+    if isinstance(config, reward_conditioned.Config):
+        calls.append(sampling(config, editor))
+    return calls_seconds(editor, calls, lambda operations: gpu_seconds(operations, rate))
+
+
+def update(config: Any, editor: Blueprint) -> list[UnetCalls]:
+    """UNet calls of an update, on one process; the recipes train one variant each."""
+    assert len(getattr(config, "variants", ("one",))) == 1
+    if isinstance(config, reward_conditioned.Config):
+        return unet_calls(config.train, None, 1)
+    guided = editor.family.guided_rows
+    if isinstance(config, refl.Config):
+        return unet_calls(config.train, config.reward, 1, guided)
+    if isinstance(config, dpo.Config):
+        return calls_of(config, config.preference, editor)
+    trainer = nft if isinstance(config, nft.Config) else flow_grpo
+    return trainer.update_calls(config, config.train, 1, guided if config.reward.guidance_scale else 1)
+
+
+def sampling(config: reward_conditioned.Config, editor: Blueprint) -> UnetCalls:
+    """UNet calls of all candidates, whose editors are as large as the base."""
+    candidates = config.candidates
+    assert candidates is not None
+    batches = -(-ROWS // candidates.batch_size) * len(candidates.editors)
+    calls = batches * candidates.num_inference_steps
+    return UnetCalls(calls, candidates.batch_size * editor.family.guided_rows, gradient=False)
+
+
+def line(recipe: str, sd15: Blueprint) -> str:
+    """Line for a recipe's header."""
+    name, _ = CARDS[int(memory.card(recipe_path(recipe).read_text()))]
+    return f"{HEAD}at least {duration(seconds(recipe, sd15))} on {name}, {HOURS_OF}"
+
+
+if __name__ == "__main__":
+    command_line = read_command_line(__doc__, "RECIPE")
+    editor_of_sd15 = memory.make_editor()
+    for given in command_line.words or RECIPES:
+        text = line(given, editor_of_sd15)
+        if command_line.write:
+            memory.write(given, HEAD, text, below=memory.HEAD)
+        print(f"{given}: {text.removeprefix(HEAD)}")

@@ -1,0 +1,40 @@
+"""Least hours in the recipes' headers are those of the denoiser's calls."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from rewardedit.cli import load_recipe, recipe_path
+from rewardedit.training.estimate import unet_calls
+from rewardedit.training.timing import LAUNCH
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import hours
+import memory
+
+COMPUTED = {"magicbrush-refl-24gb"}  # those that the fast suite computes
+
+
+@pytest.fixture(scope="module")
+def sd15():
+    return memory.make_editor()
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [name if name in COMPUTED else pytest.param(name, marks=pytest.mark.slow) for name in hours.RECIPES],
+)
+def test_a_header_has_the_hours_of_the_plan(recipe, sd15):
+    head = recipe_path(recipe).read_text()
+    assert hours.line(recipe, sd15) in head.splitlines(), "write it anew: python benchmarks/hours.py"
+
+
+def test_no_call_is_shorter_than_its_launch(sd15):
+    _, config = load_recipe("magicbrush-refl-24gb", [])
+    calls = unet_calls(config.train, config.reward, 1)
+    least = config.train.max_steps * sum(call.passes for call in calls) * LAUNCH
+    assert hours.seconds("magicbrush-refl-24gb", sd15) >= least
+    tenth = hours.seconds("magicbrush-refl-24gb", sd15, ["train.max_steps=1000"])
+    assert 10 * tenth == pytest.approx(hours.seconds("magicbrush-refl-24gb", sd15))
