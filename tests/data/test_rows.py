@@ -288,7 +288,7 @@ def test_mixed_sizes_come_out_as_one(folder):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(None, "each edit is stretched to its source"), (16, "resize=pad; crop or stretch may")],
+    [(None, "each edited image is stretched to its source"), (16, "resize=pad; crop or stretch may")],
 )
 def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, capsys):
     """Also where other processes read; not where an editor rounded the sides."""

@@ -73,6 +73,7 @@ class EditFamily:
     gpu_dtype: torch.dtype = torch.float16  # of the weights on a GPU, where none is given
     guided_rows: int = 3  # rows through the denoiser for a guided edit: text, image and neither
     one_row_a_call: bool = False  # a call of its pipeline edits one source
+    text_guidance: str = "guidance_scale above 1"  # options of a call with classifier-free guidance
     text_sees_source: bool = False  # embeddings are of a prompt and its source
 
     def variant(self, settings: Mapping[str, Any]) -> "EditFamily":
@@ -125,6 +126,17 @@ class EditFamily:
             ValueError: for a family that has none.
         """
         raise self._unknown(pipe, "mask guidance")
+
+    def guides_text(self, options: Mapping[str, Any]) -> bool:
+        """True if a call of the pipeline with these options has classifier-free guidance."""
+        return (options.get("guidance_scale") or 0) > 1
+
+    def unguided(self) -> ValueError:
+        """The error of mask guidance in a call that has no classifier-free guidance."""
+        return ValueError(
+            f"mask guidance needs classifier-free guidance: call the pipeline with {self.text_guidance}; "
+            "without it there is one prediction a step and no text term to restrict"
+        )
 
     def takes_source(self, denoiser: Any) -> bool:
         """True if a denoiser can be conditioned on a source image as it is."""
@@ -376,6 +388,23 @@ class MaskHook:
 
     def close(self) -> None:
         """Called when the `mask_guidance` block ends without an error."""
+
+
+def execution_device(pipe: Any) -> torch.device:
+    """The device that a pipeline computes on; after `enable_model_cpu_offload` its weights may wait in main
+    memory.
+    """
+    return pipe._execution_device
+
+
+def require_proportions(mask: Float[Tensor, "_ 1 _ _"], h: int, w: int) -> None:
+    """Raises ValueError for a mask of another shape than h × w latents or tokens, whatever its size."""
+    height, width = mask.shape[-2:]
+    if abs(height * w - width * h) > max(height, width):
+        raise ValueError(
+            f"mask: expected the proportions of the latents, {h}×{w}; got {height}×{width}; resize it with "
+            "its source"
+        )
 
 
 def size_inputs(source: Float[Tensor, "b 3 h w"]) -> dict[str, Any]:
