@@ -309,6 +309,18 @@ def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, ca
     assert read("b.png") == [], "once a run"
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_masks_and_targets_of_another_shape_are_told_of(folder, workers, capsys):
+    head = "source,edited,target,mask,instruction\n"
+    Image.new("L", (12, 30), 255).save(folder / "mask.png")
+    (folder / "rows.csv").write_text(f"{head}a.png,a.png,b.png,mask.png,make it blue\n")
+    for _ in read_batches(Table(str(folder)), None, "crop", 2, workers=workers):
+        pass
+    told = [line for line in capsys.readouterr().err.splitlines() if "differ in shape" in line]
+    for line, name in zip(told, ("target", "mask"), strict=True):
+        assert f"source and {name} images differ in shape, such as 20 x 10 and 12 x 30 pixels" in line
+
+
 def test_the_check_before_a_training_tells_of_edits_of_another_shape(folder, tmp_path, capsys):
     (folder / "rows.csv").write_text("source,instruction,target\na.png,make it blue,b.png\n")
     data = DataConfig("table", str(folder), size=16)

@@ -18,7 +18,8 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import Conditioning, EditFamily, require_proportions
+from rewardedit.diffusion.families.base import Conditioning, EditFamily
+from rewardedit.diffusion.families.mask_hook import require_proportions
 
 Size = tuple[int, int]  # rows and columns of tokens
 

@@ -11,14 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import (
-    Conditioning,
-    EditFamily,
-    MaskHook,
-    execution_device,
-    size_inputs,
-)
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, pack, unpack
+from rewardedit.diffusion.families.mask_hook import MaskHook
 from rewardedit.diffusion.families.true_cfg import TwoCalls
 from rewardedit.images import clamp_straight_through, to_pil
 from rewardedit.language.texts import note_cut

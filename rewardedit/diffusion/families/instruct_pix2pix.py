@@ -16,14 +16,8 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit.diffusion.families.base import (
-    Conditioning,
-    EditFamily,
-    MaskHook,
-    execution_device,
-    require_proportions,
-    size_inputs,
-)
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, execution_device, size_inputs
+from rewardedit.diffusion.families.mask_hook import MaskHook, require_proportions
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut, tokenize
 from rewardedit.models import pretrained

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import Conditioning, MaskHook, execution_device, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import (
     FlowEditor,
     Size,
@@ -20,6 +20,7 @@ from rewardedit.diffusion.families.flow import (
     denoiser_config,
     dynamic_shift,
 )
+from rewardedit.diffusion.families.mask_hook import MaskHook
 from rewardedit.diffusion.families.true_cfg import TRUE_CFG, TwoCalls
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rewardedit.diffusion.families.base import Conditioning, MaskHook, execution_device, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, denoiser_config, dynamic_shift
+from rewardedit.diffusion.families.mask_hook import MaskHook
 from rewardedit.diffusion.families.true_cfg import TRUE_CFG, TwoCalls
 from rewardedit.images import clamp_straight_through, to_pil
 from rewardedit.language.vlm import load_processor

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import MaskHook
 from rewardedit.diffusion.families.flow import FlowEditor
+from rewardedit.diffusion.families.mask_hook import MaskHook
 
 TRUE_CFG = 'true_cfg_scale above 1 and a negative_prompt (" " will do)'  # how a call is guided
 
