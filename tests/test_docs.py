@@ -65,6 +65,7 @@ def test_a_python_block_runs(block, tmp_path, monkeypatch, capsys):
 
 # In a block for a GPU: what makes it run here, on tiny models.
 ON_A_CPU = {
+    "timbrooks/instruct-pix2pix": "vinesmsuic/magicbrush-jul7",
     ').to("cuda")': ")",
     "float16": "float32",
     '"output_type": ': '"num_inference_steps": 2, "output_type": ',
