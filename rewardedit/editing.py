@@ -17,11 +17,12 @@ from tqdm import tqdm
 
 from rewardedit.batch import EditBatch
 from rewardedit.data.edit_jobs import EditJob
+from rewardedit.data.reading import notice_shapes
 from rewardedit.diffusion.editors import Editor, SamplingConfig
-from rewardedit.diffusion.guidance import mask_guidance, two_round_edit
-from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, scale_shorter_side, smaller_size
+from rewardedit.diffusion.guidance import mask_guidance, require_maskable, two_round_edit
+from rewardedit.diffusion.sizes import hint_at_size, out_of_memory_told, smaller_size
 from rewardedit.files import stamp, to_json, write_json
-from rewardedit.images import load_image, load_mask, resize, to_pil
+from rewardedit.images import load_image, load_mask, resize, same_shape, to_pil
 from rewardedit.language.texts import noting
 from rewardedit.models import resolve_model
 from rewardedit.regions.change_map import change_mask
@@ -51,6 +52,7 @@ class EditRunConfig:
     mask: ScorerSpec | None = None
     dtype: str = "float32"  # type of the editor's weights
     lora: str | None = None  # LoRA weights for the editor
+    quantize: str | None = None  # bits of the editor's linear layers; None: as they were loaded
 
     def __post_init__(self) -> None:
         require_numbers(self.best_of, self.size, self.target_score)
@@ -117,8 +119,11 @@ def run_edits(
         Reasons why jobs failed, by id: an unreadable image does not keep the others from being edited.
 
     Raises:
-        ValueError: if the mask file cannot be read, or an edit by another request would be overwritten.
+        ValueError: if the mask file cannot be read, the editor takes no mask, or an edit by another request
+            would be overwritten.
     """
+    if config.mask is not None:
+        require_maskable(editor, config.settings)
     if not overwrite:
         require_same_requests(jobs, config, folder)
     masks = open_masks(config.mask, editor.pipe.device)
@@ -223,9 +228,10 @@ def _edit(
             f"{folder}: holds the image itself, which its edit could overwrite; choose another --out"
         )
 
-    source = scale_shorter_side(
-        load_image(job.path)[None], config.size, editor.family.side_multiple(editor.pipe)
-    )
+    image = load_image(job.path)
+    if masks.fixed is not None and not same_shape(image.shape[-2:], masks.fixed.shape[-2:]):
+        notice_shapes("mask", image.shape[-2:], masks.fixed.shape[-2:])
+    source = editor.resize(image, config.size)
     if config.size is None:
         hint_at_size(editor, job.path, source)
     (folder / f"{job.stem}.json").unlink(missing_ok=True)  # it does not describe the new images

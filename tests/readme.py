@@ -25,6 +25,13 @@ PAGES = (
     *DOCS,
 )
 PAIRS = 200
+PHOTO = (67, 61)  # width and height of photo.jpg
+SIZE = ", 512)"  # at which the pages' blocks edit it
+
+
+def smaller(block: str) -> str:
+    """A block that edits at 64 pixels."""
+    return block.replace(SIZE, ", 64)")
 
 
 def recorded(name: str) -> dict[str, Any]:
@@ -68,11 +75,11 @@ def sections(*titles: str) -> str:
 
 def write_images(folder: Path) -> None:
     """photo.jpg, and edited.png, in which its circle is white, as files and in folders: the images that the
-    README's commands name.
+    README's commands name. Their sides are multiples of nothing, as those of photographs.
     """
     samples = Shapes("test").batch(3, 1)
-    to_pil(samples.source[0]).save(folder / "photo.jpg", quality=95)
-    to_pil(samples.target[0]).save(folder / "edited.png")
+    to_pil(samples.source[0]).resize(PHOTO).save(folder / "photo.jpg", quality=95)
+    to_pil(samples.target[0]).resize(PHOTO).save(folder / "edited.png")
     for name, image in (("photos", samples.source), ("A", samples.target), ("B", samples.source)):
         (folder / name).mkdir()
         to_pil(image[0]).save(folder / name / "cat.png")

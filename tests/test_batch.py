@@ -16,7 +16,9 @@ def test_a_batch_refuses_fields_that_do_not_fit():
     # Put in behind the back of the type checker that the suite runs under and users do not.
     object.__setattr__(batch, "edited", torch.zeros(2, 3, 4, 4))
     with pytest.raises(
-        ValueError, match=r"edited: expected \(2, 3, 8, 8\) to fit source; got \(2, 3, 4, 4\)"
+        ValueError,
+        match=r"edited: expected \(2, 3, 8, 8\) to fit source; got \(2, 3, 4, 4\); give "
+        r"rewardedit.images.resize\(edited, source.shape\[-2:\]\)",
     ):
         batch.__post_init__()
     with pytest.raises(ValueError, match="instruction: expected a list of 2 strings, one a row; got 1"):

@@ -19,6 +19,7 @@ from rewardedit.data.worlds import world
 from rewardedit.diffusion.sizes import trained_side
 from rewardedit.scorers import load
 from rewardedit.untrusted import file_name
+from tests.editors import tiny_kontext
 from tests.readme import recorded
 
 
@@ -273,6 +274,49 @@ def test_a_mask_of_one_s_own(folder, tiny_editor, tmp_path, capsys):
     assert "nowhere.png: no such file" in capsys.readouterr().err
 
 
+def test_a_mask_of_another_shape_is_told_of_once(folder, tiny_editor, tmp_path, capsys):
+    for size, is_told in (((92, 60), False), ((60, 90), True)):
+        mask = tmp_path / "mask.png"
+        Image.new("L", size, 255).save(mask)
+        words = [folder, "make it red", "--mask", mask, "--overwrite", "--out", tmp_path / "out"]
+        assert edit(*words, model=tiny_editor) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if "mask" in line]
+        assert len(told) == is_told
+    assert (
+        "source and mask images differ in shape, such as 48 x 32 and 60 x 90 pixels: each mask im" in told[0]
+    )
+
+
+@pytest.fixture(scope="module")
+def kontext(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("kontext")
+    tiny_kontext().save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_mask_that_an_editor_cannot_follow_is_refused_first(folder, kontext, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert edit(folder, "make it red", "--mask", "auto", "--out", out, model=kontext) == 2
+    err = capsys.readouterr().err
+    assert "mask guidance needs classifier-free guidance" in err
+    assert 'two_round_edit(editor, source, instruction, true_cfg_scale=2.0, negative_prompt=" ")' in err
+    assert not out.exists(), "nothing was edited"
+
+
+def test_an_editor_in_4_bits(folder, kontext, tiny_editor, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = [folder / "cat.png", "make it red", "--out", out]
+    assert edit(*words, model=kontext) == 0
+    whole = np.asarray(Image.open(out / "cat.png")).astype(int)
+    assert edit(*words, "--quantize", "4bit", model=kontext) == 2
+    assert 'made with other settings (quantize: null there, "4bit" here)' in capsys.readouterr().err
+    assert edit(*words, "--quantize", "4bit", "--overwrite", model=kontext) == 0
+    difference = abs(np.asarray(Image.open(out / "cat.png")).astype(int) - whole)
+    assert 0 < difference.mean() < 30
+    assert edit(*words, "--quantize", "4bit", model=tiny_editor) == 2
+    assert "quantize: expected an editor by flow matching" in capsys.readouterr().err
+
+
 def test_the_second_round_is_of_the_chosen_seed(tiny_editor, monkeypatch):
     """A judge that likes the third of three."""
     asked = []
@@ -350,9 +394,15 @@ def test_memory_that_runs_out_is_told_with_the_remedy(
 
 def test_bad_requests(folder, tmp_path, tiny_editor, capsys):
     (tmp_path / "empty").mkdir()
+    for name in ("clip.mp4", "notes.txt"):
+        (tmp_path / name).write_bytes(b"not an image")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"source": "gone.png", "instruction": "make it red"}))
     for words, message in (
         ([tmp_path / "empty", "make it red"], "holds no images"),
         ([folder / "dog.png", "make it red"], "dog.png: no such file"),
+        ([tmp_path / "notes.txt", "make it red"], "notes.txt: not an image that can be read"),
+        ([tmp_path / "clip.mp4", "make it red"], "videos are not edited"),
+        ([tmp_path / "rows.jsonl"], "gone.png: no such file"),
         ([folder / "cat.png", "make it red", "--mask", tmp_path / "none.png"], "none.png: no such file"),
         ([folder / "cat.png", "make it red", "--best-of", "0"], "best-of: expected at least 1"),
         (

@@ -15,8 +15,13 @@ from tests.readme import ROOT, write_images, write_pairs
 from tests.test_readme_tasks import SHORT
 
 SOURCES = sorted((ROOT / "examples" / "sources").glob("*.py"))
-# replaced before a notebook is run: a short training on small images
-SHORTER = {"name=own": f"name=own {shlex.join(SHORT)}", "size: 256": "size: 64"}
+# replaced before a notebook is run: a short training, and small images
+SHORTER = {
+    "name=own": f"name=own {shlex.join(SHORT)}",
+    "size: 256": "size: 64",
+    ", 256)": ", 64)",
+    ", 512)": ", 64)",
+}
 
 
 def notebook(source: Path) -> Any:

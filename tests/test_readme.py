@@ -10,7 +10,7 @@ from rewardedit.cli.recipes import header
 from rewardedit.models import CLIP, DETECTOR, SEGMENTER
 from rewardedit.scorers.load import BUILT_IN, COMBINED, OWN_MODELS, find_scorer
 from rewardedit.training.estimate import HOURS_OF
-from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, sections, write_images
+from tests.readme import BENCHMARKS, README, RESULTS, ROOT, WORLD, blocks, sections, smaller, write_images
 
 IN_TASKS = blocks(sections("Score", "Choose: best of N"), "python")
 sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
@@ -22,7 +22,7 @@ sys.path[:0] = [str(BENCHMARKS), str(WORLD / "benchmarks")]
 def test_every_python_block_runs(block, tmp_path, monkeypatch):
     write_images(tmp_path)
     monkeypatch.chdir(tmp_path)
-    exec(compile(block, "README.md", "exec"), {})
+    exec(compile(smaller(block), "README.md", "exec"), {})
 
 
 def test_the_tables_are_those_of_the_results():

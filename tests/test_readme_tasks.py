@@ -15,7 +15,7 @@ import pytest
 
 from rewardedit.cli import main
 from rewardedit.images import load_image
-from tests.readme import ROOT, blocks, sections, write_images, write_pairs
+from tests.readme import ROOT, SIZE, blocks, sections, smaller, write_images, write_pairs
 
 # The README's training, cut short: few and small updates of a tiny editor on small images, one denoising
 # step a rollout and an evaluation. What is trained on, and how the reward is weighed, stay as they are there.
@@ -84,7 +84,7 @@ def run_python(text: str) -> tuple[dict, str]:
     names: dict = {}
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(smaller(block), "README.md", "exec"), names)
     return names, out.getvalue()
 
 
@@ -110,14 +110,16 @@ def test_score_two_images(here):
 @pytest.mark.usefixtures("published")
 def test_choose_the_best_of_8_with_a_function_of_ones_own(here):
     text = sections("Choose: best of N")
+    assert SIZE in text
     names, _ = run_python(text)
     result = names["result"]
+    assert result.best.shape == (3, 64, 70), "a photograph of 61 × 67 pixels, at a size that can be edited"
     assert len(result.images) == 8
     expected = [float(image.amin(0).mean()) for image in result.images]
     assert result.scores.score.tolist() == pytest.approx(expected, rel=1e-5)
     assert float(load_image("best.png").amin(0).mean()) == pytest.approx(max(expected), abs=2 / 255)
     instruction = "make the man's pants white"
-    again = names["editor"](load_image("photo.jpg")[None], [instruction], [result.best_seed])
+    again = names["editor"](names["photo"], [instruction], [result.best_seed])
     assert float(again[0].sub(result.best).abs().max()) < 1e-3, "the seed reproduces the best edit"
 
     (command,) = commands(text)

@@ -27,6 +27,8 @@ from rewardedit.training import loop
 from rewardedit.training.checkpoints import checkpoints
 from rewardedit.training.fit import SmallTrainConfig, fit
 from tests import standin
+from tests.editors import ready, small_qwen_area, tiny_klein, tiny_kontext, tiny_qwen
+from tests.models import tiny_pipeline
 
 CPU = torch.device("cpu")
 WORLD = ("--world", "shapes")
@@ -345,6 +347,28 @@ def test_candidates_stay_on_the_device_and_the_best_alone_leave_it(standin_devic
     with Copies((32, 32)) as copies:
         editor(torch.rand(1, 3, 32, 32), ["make it red"], [0], settings=SamplingConfig(1))
     assert copies.images == 1
+
+
+@pytest.mark.parametrize("moved", ["editor", "scorer"])
+def test_editor_and_scorer_may_be_on_two_devices(moved, standin_device, tiny_editor):
+    devices = {"editor": "cpu", "scorer": "cpu", moved: standin_device}
+    editor = load_editor(tiny_editor, device=devices["editor"])
+    scorer = load_scorer("clip_d", checkpoint="shapes/clip", device=devices["scorer"])
+    choice = best_of_n(editor, scorer, torch.rand(3, 32, 32), "make it red", 2, settings=SamplingConfig(1))
+    assert choice.scores.valid.all()
+    assert choice.images.device == choice.scores.score.device == CPU
+
+
+@pytest.mark.parametrize("make", [tiny_pipeline, tiny_kontext, tiny_klein, tiny_qwen])
+def test_a_pipeline_whose_weights_wait_in_memory_edits(make, standin_device, monkeypatch):
+    small_qwen_area(monkeypatch)
+    editor = load_editor(make() if make is tiny_pipeline else ready(make()))
+    source = torch.rand(1, 3, 64, 64)
+    settings = SamplingConfig(2, 4.0)
+    expected = editor(source, "make it red", settings=settings)
+    editor.pipe.enable_model_cpu_offload(device=standin_device)
+    for _ in range(2):
+        assert editor(source, "make it red", settings=settings).allclose(expected, atol=1e-3)
 
 
 def interrupted_at(step: int):

@@ -76,7 +76,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are trained on
     reward: RewardConfig  # the score that trains the editor, and how
-    base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
+    base: str = EDITOR  # editor to start from: hub name, folder or run; a LoRA must be fused (docs/refl.md)
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained
     # evaluation on fixed prompts for reward hacking
     monitor: MonitorConfig = field(default_factory=MonitorConfig)

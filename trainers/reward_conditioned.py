@@ -65,7 +65,7 @@ class Config:
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # the rows that are scored and trained on
     relabel: RelabelConfig  # labelling of the rows
-    base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
+    base: str = EDITOR  # editor to start from: hub name, folder or run; a LoRA must be fused (docs/refl.md)
     # editors whose outputs stand beside the data's own targets; None: the data's own rows alone
     candidates: CandidatesConfig | None = None
     train: TrainConfig = field(default_factory=TrainConfig)  # the optimizer, the loop and what is trained

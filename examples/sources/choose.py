@@ -16,14 +16,15 @@
 # An editor makes N edits of `photo.jpg`, a scorer ranks them.
 
 # %%
-from rewardedit import best_of_n, load_editor, load_image, load_scorer
+from rewardedit import best_of_n, load_editor, load_scorer
 
 instruction = "make the man's pants white"
 editor = load_editor("vinesmsuic/magicbrush-jul7")
+photo = editor.resize("photo.jpg", 512)  # the shorter side in pixels
 judge = load_scorer("vlm_judge", checkpoint="Qwen/Qwen2.5-VL-7B-Instruct", dtype="bfloat16")
 
 # %%
-result = best_of_n(editor, judge, load_image("photo.jpg"), instruction, n=8)
+result = best_of_n(editor, judge, photo, instruction, n=8)
 result
 
 # %% [markdown]
@@ -33,7 +34,7 @@ result
 from rewardedit.images import to_pil
 
 to_pil(result.best).save("best.png")
-again = editor(load_image("photo.jpg")[None], [instruction], [result.best_seed])
+again = editor(photo, [instruction], [result.best_seed])
 float((again[0].cpu() - result.best).abs().max())
 
 # %% [markdown]

@@ -42,7 +42,7 @@ batch.show(warm(batch))
 
 # %%
 editor = load_editor("vinesmsuic/magicbrush-jul7")
-best_of_n(editor, warm, photo, "make it warmer", n=4)
+best_of_n(editor, warm, editor.resize(photo, 512), "make it warmer", n=4)
 
 # %% [markdown]
 # A reward that is easily cheated, as this one by painting everything orange, is best summed with one that

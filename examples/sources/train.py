@@ -45,10 +45,10 @@ from pathlib import Path
 json.loads(Path("runs/own/metrics.json").read_text())["differences"]
 
 # %%
-from rewardedit import EditBatch, load_editor, load_image
+from rewardedit import EditBatch, load_editor
 
 editor = load_editor("runs/own")
-photo = load_image("photo.jpg")[None]
+photo = editor.resize("photo.jpg", 256)  # the shorter side in pixels
 edited = editor(photo, ["make the man's pants white"], [0])
 EditBatch(photo, ["make the man's pants white"], edited.cpu())
 

@@ -14,7 +14,7 @@ from rewardedit.app.settings import AppConfig
 from rewardedit.batch import EditBatch, Scores
 from rewardedit.batch_sizes import BatchSize, in_batches
 from rewardedit.diffusion.editors import Editor
-from rewardedit.diffusion.sizes import out_of_memory_told, scale_shorter_side, smaller_size, trained_side
+from rewardedit.diffusion.sizes import out_of_memory_told, smaller_size, trained_side
 from rewardedit.images import to_pil
 from rewardedit.regions.change_map import change_mask
 from rewardedit.reports.heatmap import draw_heat, heat_map
@@ -157,7 +157,7 @@ class Workbench:
             )
         size = self.config.size or min(short, trained_side(self.editor))
         size = round(size * min(1.0, math.sqrt(LARGEST * short / long)))
-        return scale_shorter_side(image[None], size, self.editor.family.side_multiple(self.editor.pipe))
+        return self.editor.resize(image, size)
 
     def _memory_remedy(self) -> str:
         """Advice to a user whose image took more memory than there is; `--size` is not theirs to give."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rewardedit.batch import html
 from rewardedit.images import to_labels
-from rewardedit.images.values import finite_rows, require_text, require_texts
+from rewardedit.images.values import finite_rows, require_fit, require_text, require_texts
 from rewardedit.untrusted import whole_text
 
 # what spreadsheets, pandas and others write for a missing text
@@ -243,9 +243,8 @@ def require_shapes(images: Mapping[str, Tensor | None]) -> None:
 
     b, _, h, w = source.shape
     for name, value in images.items():
-        expected = (b, CHANNELS[name], h, w)
-        if value is not None and value.shape != expected:
-            raise ValueError(f"{name}: expected {expected} to fit source; got {tuple(value.shape)}")
+        if value is not None:
+            require_fit(name, value, (b, CHANNELS[name], h, w))
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,14 @@ def add_editor_options(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16"),
-        help="number type of the editor's weights (default: float16 on a GPU, float32 on a CPU)",
+        help="number type of the editor's weights (default: float32 on a CPU; on a GPU float16 for Stable "
+        "Diffusion, bfloat16 for FLUX and Qwen)",
+    )
+    p.add_argument(
+        "--quantize",
+        choices=("4bit",),
+        help="store the editor's linear layers in 4 bits (FLUX and Qwen, for smaller GPUs; default: as they "
+        "are, or as they were when its LoRA was trained)",
     )
     p.add_argument(
         "--attention",
@@ -123,6 +130,7 @@ def load_edit_model(args: argparse.Namespace, device: str) -> Any:
         dtype=dtype,
         compile=args.compile,
         graphs=args.graphs,
+        quantize=args.quantize or "auto",
     )
 
 
@@ -198,6 +206,7 @@ def run(args: argparse.Namespace) -> None:
         mask=mask,
         dtype=str(editor.pipe.dtype).removeprefix("torch."),
         lora=args.lora,
+        quantize=editor.quantize,
     )
     failed = run_edits(editor, scorer, jobs, config, Path(args.out), args.overwrite)
 

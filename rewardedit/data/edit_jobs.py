@@ -2,6 +2,7 @@
 read from a folder or a table.
 """
 
+import mimetypes
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from rewardedit.data.columns import name_columns
 from rewardedit.data.folders import list_images
 from rewardedit.data.table import NAMES, SUFFIXES, read_records, require_texts, table_in
 from rewardedit.reports.edit_gallery import CANDIDATES
-from rewardedit.untrusted import file_name
+from rewardedit.untrusted import file_name, open_image
 
 TEXTS = ("id", "source", "instruction")  # of a table's row
 REQUIRED = (("source",), ("instruction",))  # columns
@@ -57,8 +58,8 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
         columns: a table's fields and the columns that hold them; see `name_columns`.
 
     Raises:
-        ValueError: if there is nothing to edit, an instruction is missing or given twice, or two jobs
-            would write the same file.
+        ValueError: if there is nothing to edit, none of the files is an image, an instruction is missing or
+            given twice, or two jobs would write the same file.
     """
     at = Path(path)
     table = table_in(at) if at.is_dir() else at
@@ -91,7 +92,22 @@ def read_jobs(path: str, instructions: list[str], columns: Mapping[str, str] | N
                     "other ids"
                 )
             owner[name] = job.id
+    _require_an_image(jobs)
     return jobs
+
+
+def _require_an_image(jobs: list[EditJob]) -> None:
+    """Raises ValueError, with the first file's reason, if no file of the jobs is an image."""
+    errors = []
+    for job in jobs:
+        try:
+            open_image(job.path).close()
+            return
+        except ValueError as error:
+            errors.append(error)
+    if errors:
+        kind = mimetypes.guess_type(jobs[0].path.name)[0] or ""
+        raise ValueError(f"{errors[0]}{'; videos are not edited' if kind.startswith('video/') else ''}")
 
 
 def _job(table: Path, number: int, record: dict[str, Any]) -> EditJob:

@@ -1,7 +1,7 @@
 """Rows with their images read, one by one or in batches, by this process or by others ahead of it."""
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,14 +21,12 @@ from rewardedit.batch import (
 )
 from rewardedit.data.datasets import DataConfig
 from rewardedit.data.sources import Rows
-from rewardedit.images import POLICIES, fit, resize, stack, view_pixels
+from rewardedit.images import POLICIES, fit, resize, same_shape, stack, view_pixels
 from rewardedit.images.values import require_text
 from rewardedit.processes import notice
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 PICTURES = ("source", "edited", "target", "mask")  # of a row
-# factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
-ASPECT_TOLERANCE = 1.05
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,8 @@ class PreparedRows(Dataset):
         self.policy = policy
         self.images = ("source", "edited", *(name for name in ("target", "mask") if name in fields))
         self.unused = [name for name in OPTIONAL if name not in fields]
-        self.unlike = torch.zeros(4, dtype=torch.int64)  # sides of a source and an edit of another shape
+        # by `PICTURES`: sides of a source, and of another image of its row that has another shape
+        self.unlike = torch.zeros(len(PICTURES), 4, dtype=torch.int64)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,34 +87,56 @@ class PreparedRows(Dataset):
             if image is not None:
                 pixels[name] = view_pixels(image, channels=1 if name == "mask" else 3)[None]
 
+        self.note_shapes(pixels, target_is_edit=sample.target is edited)
         h, w = pixels["source"].shape[-2:]
-        h2, w2 = pixels["edited"].shape[-2:]
-        if max(w * h2, w2 * h) > ASPECT_TOLERANCE * min(w * h2, w2 * h):
-            self.unlike.copy_(torch.tensor((w, h, w2, h2)))
-            self.tell_unlike()
-
         prepared: dict[str, Any] = {}
         for name, image in pixels.items():
             fitted = resize(image, (h, w)) if self.size is None else fit(image, self.size, self.policy)
             prepared[name] = fitted[0]
         return PixelSample(**(vars(sample) | prepared))
 
+    def note_shapes(self, pixels: dict[str, Tensor], target_is_edit: bool) -> None:
+        """Notes which images of a row have another shape than its source, and reports them."""
+        h, w = pixels["source"].shape[-2:]
+        for number, name in enumerate(PICTURES):
+            if name not in pixels or (name == "target" and target_is_edit):
+                continue
+            h2, w2 = pixels[name].shape[-2:]
+            if not same_shape((h, w), (h2, w2)):
+                self.unlike[number] = torch.tensor((w, h, w2, h2))
+        self.tell_unlike()
+
     def tell_unlike(self) -> None:
-        """Reports, once a run, an edit of another shape than its source; a process that reads ahead leaves
-        this to the one that it reads for.
+        """Reports, once a run, edits, targets and masks of another shape than their sources; a process that
+        reads ahead leaves this to the one that it reads for.
         """
         if get_worker_info() is not None or not self.unlike.any():
             return
-        w, h, w2, h2 = self.unlike.tolist()
-        how = "each edit is stretched to its source"
+        how = None
         if self.size is not None:
             others = " or ".join(name for name in POLICIES if name != self.policy)
             how = f"each is resized on its own (resize={self.policy}; {others} may suit better)"
-        notice(
-            f"source and edited images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: {how}, so "
-            "that they may no longer be aligned; resize them alike beforehand",
-            key="images of another shape",
-        )
+        for name, (w, h, w2, h2) in zip(PICTURES, self.unlike.tolist(), strict=True):
+            if w:
+                notice_shapes(name, (h, w), (h2, w2), how)
+
+
+def notice_shapes(name: str, source: Sequence[int], other: Sequence[int], how: str | None = None) -> None:
+    """Reports, once a run for each name, that a source and another image of its row differ in shape.
+
+    Args:
+        name: of `PICTURES`.
+        source, other: height and width.
+        how: the way in which they are brought to one size; None: the other is stretched.
+    """
+    h, w = source
+    h2, w2 = other
+    notice(
+        f"source and {name} images differ in shape, such as {w} x {h} and {w2} x {h2} pixels: "
+        f"{how or f'each {name} image is stretched to its source'}, so that they may no longer be aligned; "
+        "resize them alike beforehand",
+        key=f"{name} images of another shape",
+    )
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from rewardedit.diffusion.families import (
     require_family,
 )
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
-from rewardedit.diffusion.quantized import quantize_pipeline
+from rewardedit.diffusion.quantized import quantize_pipeline, require_quantizable
 from rewardedit.diffusion.replaying import Replay, replay_calls
-from rewardedit.images import ImagesLike, read_images
+from rewardedit.images import ImagesLike, read_images, resize
 from rewardedit.images.values import require_texts
 from rewardedit.language.texts import LOCK, note
 from rewardedit.models import pretrained, resolve_model
@@ -108,12 +108,32 @@ class Editor:
             instruction: one for each image.
 
         Raises:
-            ValueError: if sources, instructions and seeds differ in number, a side is not a multiple of the
-                VAE's factor, or a row has no edit, for the reasons of `sample`.
+            ValueError: if sources, instructions and seeds differ in number, a side is not a multiple that
+                the editor needs (see `resize`), or a row has no edit, for the reasons of `sample`.
         """
         encoded = self.encode(source, instruction, target_score=target_score)
         seeds = range(seeds, seeds + len(encoded)) if isinstance(seeds, int) else seeds
         return self.sample(encoded, seeds, settings=settings, **options).to("cpu").require_all()
+
+    def resize(self, image: ImagesLike, size: int | None = None) -> Float[Tensor, "b 3 h w"]:
+        """Images in [0, 1] at a size that can be edited: both sides rounded to multiples that the editor
+        needs, which are 8 pixels for Stable Diffusion and 16 for editors by flow matching.
+
+        Args:
+            image: as a call takes its sources.
+            size: the shorter side in pixels; None: the image's own.
+
+        Raises:
+            ValueError: for a size below 1, or what is no image.
+        """
+        if size is not None and size < 1:
+            raise ValueError(f"size: expected at least 1; got {size}")
+        image = read_images(image)
+        height, width = image.shape[-2:]
+        scale = 1.0 if size is None else size / min(height, width)
+        factor = self.family.side_multiple(self.pipe)
+        h, w = (max(factor, round(side * scale / factor) * factor) for side in (height, width))
+        return resize(image, (h, w))
 
     @torch.no_grad()
     def encode(
@@ -123,7 +143,7 @@ class Editor:
 
         Raises:
             ValueError: if they differ in number, a source's values are not in [0, 1], a text is not text, or
-                a side is not a multiple of the VAE's factor.
+                a side is not a multiple that the editor needs, see `resize`.
         """
         source = read_images(source)
         instruction = [instruction] if isinstance(instruction, str) else list(instruction)
@@ -134,7 +154,8 @@ class Editor:
             raise ValueError(f"expected one instruction an image; got {b} and {len(instruction)}")
         if source.shape[-1] % factor or source.shape[-2] % factor:
             raise ValueError(
-                f"source: expected sides that are multiples of {factor}; got {tuple(source.shape[-2:])}"
+                f"source: expected sides that are multiples of {factor}, as this editor needs; got "
+                f"{tuple(source.shape[-2:])}; edit editor.resize(source), with editor = load_editor(…)"
             )
 
         label = self.prompt.label(target_score) if self.prompt else None
@@ -160,12 +181,7 @@ class Editor:
         """
         if len(encoded) != len(seeds):
             raise ValueError(f"expected one seed an image; got {len(encoded)} images and {len(seeds)} seeds")
-        settings = settings or self.settings
-        options = {
-            "num_inference_steps": settings.num_inference_steps,
-            **self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale),
-            **options,
-        }
+        options = self.call_options(settings, **options)
         one_by_one = self.family.one_row_a_call and len(encoded) > 1
         calls = [[row] for row in range(len(encoded))] if one_by_one else [list(range(len(encoded)))]
         edits = []
@@ -178,6 +194,12 @@ class Editor:
                 output = self.pipe(generator=generator, output_type="pt", **inputs)
             edits.append(Edits.of_output(output))
         return Edits.join(edits)
+
+    def call_options(self, settings: SamplingConfig | None = None, **options: Any) -> dict[str, Any]:
+        """The pipeline's options for these settings (None: the editor's own) and further `options`."""
+        settings = settings or self.settings
+        guidance = self.family.guidance_options(settings.guidance_scale, settings.image_guidance_scale)
+        return {"num_inference_steps": settings.num_inference_steps, **guidance, **options}
 
     @property
     def family(self) -> EditFamily:
@@ -349,6 +371,8 @@ def _load_pipeline(name: str, dtype: torch.dtype | None, bits: Any, device: str 
     try:
         index = pretrained.load_index(resolve_model(name))
         family = require_family(name, index)
+        if bits is not None:
+            require_quantizable(family)
         pipe = family.load(resolve_model(name), index["_class_name"], dtype or family.gpu_dtype)
     except OSError as error:
         raise ValueError(

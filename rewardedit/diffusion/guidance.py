@@ -76,6 +76,16 @@ def mask_guidance(
     hook.close()
 
 
+def require_maskable(editor: Editor, settings: SamplingConfig | None = None, **options: Any) -> None:
+    """Raises ValueError if an editor's calls with these settings and options have no text guidance that a
+    mask can restrict.
+    """
+    family = editor.family
+    family.mask_hook(editor.pipe, torch.ones(1, 1, 1, 1), (0.0, 1.0))  # pipelines without any are refused
+    if not family.guides_text(editor.call_options(settings, **options)):
+        raise family.unguided()
+
+
 def soften(mask: Float[Tensor, "b 1 h w"], dilate: int, feather: float) -> Float[Tensor, "b 1 h w"]:
     """The mask grown by `dilate` pixels, then blurred with standard deviation `feather`.
 
@@ -120,9 +130,10 @@ def two_round_edit(
         options: for the pipeline.
 
     Raises:
-        ValueError: as `mask_guidance` and `Editor`; or if no row has a first edit.
+        ValueError: as `mask_guidance` and `Editor`, before the first round; or if no row has a first edit.
     """
     editor = as_editor(pipe)
+    require_maskable(editor, settings, **options)
     image = read_images(image)
     seeds = range(seed, seed + len(image))
     encoded = editor.encode(image, instruction, target_score=target_score)

@@ -1,4 +1,4 @@
-"""Sizes at which images are edited: scaling, and messages about large ones."""
+"""Sizes at which images are edited: the one of an editor's training, and messages about large ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,20 +9,10 @@ from torch import Tensor
 
 from rewardedit import devices
 from rewardedit.diffusion.editors import Editor
-from rewardedit.images import resize
 from rewardedit.processes import notice
 
 USUAL_SIDE = 1024  # pixels, of editors that do not say at what size they were trained
 LARGE = 2  # factor over the time at that side from which --size is suggested
-
-
-def scale_shorter_side(
-    source: Float[Tensor, "1 3 h w"], size: int | None, factor: int
-) -> Float[Tensor, "1 3 h2 w2"]:
-    """The image with its shorter side at `size`, both sides multiples of `factor`, as the VAE needs."""
-    scale = 1.0 if size is None else size / min(source.shape[-2:])
-    h, w = (max(factor, round(side * scale / factor) * factor) for side in source.shape[-2:])
-    return resize(source, (h, w))
 
 
 def trained_side(editor: Editor) -> int:

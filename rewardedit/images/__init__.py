@@ -17,7 +17,7 @@ from rewardedit.images.reading import (
     to_tensor,
     view_pixels,
 )
-from rewardedit.images.resizing import POLICIES, fit, gaussian_blur, lanczos, resize
+from rewardedit.images.resizing import POLICIES, fit, gaussian_blur, lanczos, resize, same_shape
 
 __all__ = [
     "MODES",
@@ -34,6 +34,7 @@ __all__ = [
     "load_pil",
     "read_images",
     "resize",
+    "same_shape",
     "stack",
     "to_bytes",
     "to_float",

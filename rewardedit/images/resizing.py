@@ -1,6 +1,7 @@
 """Images of another size, and blurred ones."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +9,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 POLICIES = ("crop", "stretch", "pad")
+# factor up to which aspect ratios count as equal: editors round sides to multiples of 8 or 32
+ASPECT_TOLERANCE = 1.05
 MOST_SHRUNK = 32  # largest factor of one bicubic or bilinear step
 Images = Float[Tensor, "b c _ _"] | UInt8[Tensor, "b c _ _"]  # in [0, 1], or bytes
 
@@ -71,6 +74,13 @@ def resize(image: Images, size: tuple[int, int], mode: str = "bicubic") -> Image
     if within != tuple(image.shape[-2:]):
         image = F.interpolate(image, within, mode="area")
     return F.interpolate(image, size=size, mode=mode, antialias=True, align_corners=False).clamp(0, 1)
+
+
+def same_shape(size: Sequence[int], other: Sequence[int]) -> bool:
+    """True if two sizes, as height and width, have about the same aspect ratio."""
+    h, w = size
+    h2, w2 = other
+    return max(w * h2, w2 * h) <= ASPECT_TOLERANCE * min(w * h2, w2 * h)
 
 
 def _side_by_side(image: UInt8[Tensor, "b c h w"]) -> UInt8[Tensor, "b _ h w"]:

@@ -91,6 +91,16 @@ def _range(low: float, high: float) -> str:
     return f"{low:.4g}…{high:.4g}".replace("-", "−")
 
 
+def require_fit(name: str, images: Tensor, expected: tuple[int, ...]) -> None:
+    """Raises ValueError where images do not have the shape (b, c, h, w) that fits their sources."""
+    got = tuple(images.shape)
+    if got == expected:
+        return
+    size = f"; give rewardedit.images.resize({name}, source.shape[-2:])"
+    remedy = size if len(got) == 4 and got[:2] == expected[:2] else ""
+    raise ValueError(f"{name}: expected {expected} to fit source; got {got}{remedy}")
+
+
 def require_texts(name: str, texts: Sequence[Any]) -> None:
     """Raises ValueError where one of the rows' texts is none; see `require_text`."""
     for row, text in enumerate(texts):

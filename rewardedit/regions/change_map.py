@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rewardedit.images import gaussian_blur
-from rewardedit.images.values import require_unit_range
+from rewardedit.images.values import require_fit, require_unit_range
 
 FLOOR = (0.03, 0.06)  # OKLab distances: below the first a change counts as 0, above the second as 1
 # the same as shares of the strongest change: an edit stands out from a mere drift
@@ -21,7 +21,7 @@ GRID = 64  # cleaning happens at the scale of an image of so many pixels a side
 
 
 def change_mask(
-    source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "b 3 h w"], grow: int = 1
+    source: Float[Tensor, "b 3 h w"], edited: Float[Tensor, "_ 3 _ _"], grow: int = 1
 ) -> Float[Tensor, "b 1 h w"]:
     """Soft mask, in [0, 1], of the difference between two images (RGB in [0, 1]).
 
@@ -31,10 +31,11 @@ def change_mask(
     times that. If nothing differs, the mask is 0.
 
     Raises:
-        ValueError: if an image is not finite, or not in [0, 1].
+        ValueError: if an image is not finite, or not in [0, 1], or the two differ in size.
     """
     require_unit_range("source", source)
     require_unit_range("edited", edited)
+    require_fit("edited", edited, tuple(source.shape))
     with torch.no_grad():
         unit = max(1, round(max(source.shape[-2:]) / GRID))
         difference = gaussian_blur(oklab(edited.float()) - oklab(source.float()), 0.7 * unit)

@@ -154,7 +154,7 @@ class OnlineRecipe:
     name: str  # name of the run and of its folder in runs/
     data: DataConfig  # sources and instructions; their edits are not trained on
     reward: OnlineConfig  # the scores that train the editor, and how images are made for them
-    base: str = EDITOR  # the editor to start from: hub name, pipeline folder or run folder
+    base: str = EDITOR  # editor to start from: hub name, folder or run; a LoRA must be fused (docs/refl.md)
     # the optimizer, the loop and the LoRA
     train: TrainConfig = field(default_factory=lambda: TrainConfig(lora_rank=32))
     # evaluation on fixed prompts for reward hacking

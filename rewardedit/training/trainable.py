@@ -183,8 +183,8 @@ def require_pipeline(name: str) -> None:
     """Raises ValueError if a base is a LoRA."""
     if (Path(resolve_model(name)) / LORA).is_file():
         raise ValueError(
-            f"base {name!r} is a LoRA; fuse it (pipe.fuse_lora, pipe.unload_lora_weights) and save the "
-            "pipeline"
+            f"base {name!r}: expected a whole pipeline; got a LoRA; fuse it first (pipe.fuse_lora(), "
+            "pipe.unload_lora_weights(), save_editor: docs/refl.md)"
         )
 
 

@@ -331,7 +331,8 @@ PYTHON: list[tuple[str, Callable[[], Any], str]] = [
     (
         "type",
         lambda: EditBatch(IMAGE, ["x"], IMAGE[..., :8, :8]),
-        "edited: expected (1, 3, 16, 16) to fit source; got (1, 3, 8, 8)",
+        "edited: expected (1, 3, 16, 16) to fit source; got (1, 3, 8, 8); give "
+        "rewardedit.images.resize(edited, source.shape[-2:])",
     ),
     ("type", lambda: load_scorer(3), "scorer: expected a name, a mapping or a function; got int"),
     ("type", lambda: load_scorer("l1")({"edited": IMAGE}), "L1: expected an EditBatch; got dict"),

@@ -288,7 +288,7 @@ def test_mixed_sizes_come_out_as_one(folder):
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(None, "each edit is stretched to its source"), (16, "resize=pad; crop or stretch may")],
+    [(None, "each edited image is stretched to its source"), (16, "resize=pad; crop or stretch may")],
 )
 def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, capsys):
     """Also where other processes read; not where an editor rounded the sides."""
@@ -307,6 +307,18 @@ def test_edits_of_another_shape_are_told_of_once(folder, size, said, workers, ca
     assert "such as 20 x 10 and 12 x 30 pixels" in told
     assert said in told
     assert read("b.png") == [], "once a run"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_masks_and_targets_of_another_shape_are_told_of(folder, workers, capsys):
+    head = "source,edited,target,mask,instruction\n"
+    Image.new("L", (12, 30), 255).save(folder / "mask.png")
+    (folder / "rows.csv").write_text(f"{head}a.png,a.png,b.png,mask.png,make it blue\n")
+    for _ in read_batches(Table(str(folder)), None, "crop", 2, workers=workers):
+        pass
+    told = [line for line in capsys.readouterr().err.splitlines() if "differ in shape" in line]
+    for line, name in zip(told, ("target", "mask"), strict=True):
+        assert f"source and {name} images differ in shape, such as 20 x 10 and 12 x 30 pixels" in line
 
 
 def test_the_check_before_a_training_tells_of_edits_of_another_shape(folder, tmp_path, capsys):

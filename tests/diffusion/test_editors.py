@@ -15,6 +15,7 @@ from rewardedit.diffusion.text_to_image import load_text_to_image, save_text_to_
 from rewardedit.images import load_image, to_pil
 from rewardedit.models import resolve_model
 from rewardedit.reward_prompt import RewardScale
+from tests.editors import tiny_kontext
 from tests.models import tiny_pipeline
 
 
@@ -96,6 +97,24 @@ def test_images_are_taken_in_every_form(tiny_editor, tmp_path):
         editor([photo, photo.resize((16, 32))], ["make it red"] * 2)
     with pytest.raises(ValueError, match="no such file"):
         editor("nowhere.png", "make it red")
+
+
+@pytest.mark.parametrize(("make", "multiple"), [(tiny_pipeline, 2), (tiny_kontext, 4)])
+def test_a_photograph_is_brought_to_sizes_that_are_edited(make, multiple, tmp_path):
+    editor = load_editor(make())
+    photo = torch.rand(3, 61, 67, generator=torch.Generator().manual_seed(0))
+    message = rf"sides that are multiples of {multiple}, .* got \(61, 67\); edit editor.resize\(source\)"
+    with pytest.raises(ValueError, match=message):
+        editor(photo, "make it red")
+    to_pil(photo).save(tmp_path / "photo.png")
+    least = (multiple, multiple)
+    for image, size, sides in ((photo, None, (60, 68)), (photo[None], 32, (32, 36)), (photo, 1, least)):
+        assert editor.resize(image, size).shape == (1, 3, *sides)
+    resized = editor.resize(tmp_path / "photo.png", 32)
+    assert editor(resized, "make it red", settings=SamplingConfig(1)).shape == (1, 3, 32, 36)
+    assert torch.equal(editor.resize(resized, 32), resized), "what fits stays as it is"
+    with pytest.raises(ValueError, match="size: expected at least 1; got 0"):
+        editor.resize(photo, 0)
 
 
 def test_where_an_editor_is_and_in_what_type_follows_the_device(tiny_editor, monkeypatch):

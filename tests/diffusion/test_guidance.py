@@ -2,6 +2,8 @@
 pairs of image and prompt kept.
 """
 
+import re
+
 import pytest
 import torch
 from diffusers import (
@@ -23,6 +25,7 @@ from PIL import Image
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from rewardedit import change_mask, mask_guidance, two_round_edit
+from tests import editors
 from tests.editors import flux_vae
 from tests.models import text_config, tiny_pipeline
 
@@ -389,6 +392,34 @@ def test_pipelines_with_one_call_a_branch(make, call, small_qwen):
         call(pipe, negative=False)
     assert not pipe.transformer._forward_hooks
     assert torch.equal(call(pipe), stock)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (editors.tiny_kontext, {}, "two_round_edit(editor, source, instruction, true_cfg_scale=2.0, negat"),
+        (editors.tiny_kontext, {"true_cfg_scale": 2.0}, "a negative_prompt"),
+        (editors.tiny_klein, {"guidance_scale": 1.0}, "guidance_scale above 1"),
+        (editors.tiny_distilled_klein, {}, "FLUX.2-klein-base"),
+        (editors.tiny_qwen, {"true_cfg_scale": 1.0}, "true_cfg_scale above 1"),
+        (tiny_pipeline, {"guidance_scale": 1.0}, "guidance_scale above 1 and image_guidance_scale of"),
+    ],
+)
+def test_two_rounds_are_refused_before_the_first(make, options, message):
+    pipe = make()
+    denoiser = pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+    denoiser.register_forward_pre_hook(lambda *_: pytest.fail("an edit was made"))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        two_round_edit(pipe, torch.rand(1, 3, 64, 64), ["make it red"], **options)
+
+
+def test_a_mask_of_other_proportions_is_refused_by_tokens():
+    pipe = tiny_kontext()
+    with (
+        pytest.raises(ValueError, match="mask: expected the proportions of the latents, 8×8; got 32×64"),
+        mask_guidance(pipe, torch.ones(1, 1, 32, 64)),
+    ):
+        ask_kontext(pipe)
 
 
 def test_two_rounds_share_noise_and_encodings():

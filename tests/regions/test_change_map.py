@@ -126,3 +126,8 @@ def test_each_row_for_itself(photo):
     both = change_mask(torch.cat([photo, photo]), torch.cat([photo, other]))
     assert torch.equal(both[:1], change_mask(photo, photo))
     assert torch.allclose(both[1:], change_mask(photo, other))
+
+
+def test_an_edit_of_another_size_is_told_the_remedy():
+    with pytest.raises(ValueError, match=r"to fit source; got \(1, 3, 8, 4\); give rewardedit.images.resize"):
+        change_mask(torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 4))

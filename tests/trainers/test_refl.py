@@ -474,7 +474,7 @@ def test_a_conditioned_editor_goes_on_with_its_labels(tiny_editor, tmp_path, mon
     result = load_editor(str(train(config, tmp_path / "run")))
     assert result.prompt == prompt
     assert any(set(labels.label) == {len(prompt.words) - 1} for labels in asked)  # rollouts, for the best
-    with pytest.raises(ValueError, match="is a LoRA"):
+    with pytest.raises(ValueError, match="got a LoRA; fuse it first"):
         train(replace(config, base=str(tmp_path / "run")), tmp_path / "again")
     with pytest.raises(ValueError, match="not reward-conditioned"):
         train(replace(config, base=tiny_editor), tmp_path / "bare")

@@ -7,15 +7,18 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig
 from safetensors.torch import load_file
 from torch import nn
 
-from rewardedit import load_editor
+from rewardedit import RewardPrompt, SamplingConfig, load_editor
 from rewardedit.data import DataConfig, open_rows
 from rewardedit.diffusion.editor_files import LORA
+from rewardedit.diffusion.editors import Editor
 from rewardedit.diffusion.saving import save_editor
 from rewardedit.models import four_bit
 from rewardedit.models.four_bit import four_bit_bytes, linear_layers, quantize, saved_bytes
+from rewardedit.reward_prompt import RewardScale
 from rewardedit.trainers.reward_conditioned import finetune
 from rewardedit.training.estimate import require_trainable
 from rewardedit.training.finetune import Finetuning
@@ -26,6 +29,7 @@ from rewardedit.training.memory.stages import finetuning_memory, trained_unet
 from rewardedit.training.prompt_cache import encoder_of
 from rewardedit.training.trainable import RewardLabels, TrainConfig, load_base
 from tests.editors import tiny_klein, tiny_kontext, tiny_qwen
+from tests.readme import ROOT, blocks
 
 DATA = DataConfig("shapes", limit=4, size=32)
 LABELS = RewardLabels(None, [0] * 4)
@@ -141,6 +145,32 @@ def test_the_lora_is_trained_and_the_base_is_not(base, tmp_path):
     assert whole.quantize is None
     assert {p.dtype for p in whole.pipe.transformer.parameters()} == {torch.float32}
     assert not torch.equal(whole(source, "make it red", num_inference_steps=2), edited)
+
+
+def test_a_lora_is_a_base_once_it_is_fused(base, tmp_path, monkeypatch):
+    """By the block of docs/refl.md, from a LoRA that was trained on 4 bits."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    editor = load_editor(base, device="cpu")
+    layers = list(editor.family.lora_targets)
+    editor.pipe.transformer.add_adapter(LoraConfig(r=2, target_modules=layers, init_lora_weights=False))
+    prompt = RewardPrompt.adiee(scale=RewardScale((0.0, 0.5, 1.0)))
+    save_editor(
+        Editor(editor.pipe, SamplingConfig(2), prompt, quantize="4bit"), Path("runs/klein-refl"), base=base
+    )
+    with pytest.raises(ValueError, match=r"got a LoRA; fuse it first .*docs/refl.md"):
+        load_base("runs/klein-refl", "cpu")
+
+    (block,) = [text for text in blocks((ROOT / "docs/refl.md").read_text(), "python gpu") if "fuse" in text]
+    exec(compile(block, "docs/refl.md", "exec"), {})
+    fused = load_base("fused", "cpu")
+    assert fused.prompt == prompt
+    assert fused.settings == SamplingConfig(2)
+    source = torch.rand(1, 3, 32, 32)
+    edited = fused(source, "make it red")
+    lora = load_editor("runs/klein-refl", device="cpu", quantize=None)(source, "make it red")
+    plain = load_editor(base, device="cpu")(source, "make it red", settings=SamplingConfig(2))
+    assert (edited - lora).abs().mean() < 0.1 * (plain - lora).abs().mean()
 
 
 @pytest.mark.slow  # the test above has the parts

@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from rewardedit.diffusion.families.mask_hook import MaskHook
 from rewardedit.diffusion.noising import noising
-from rewardedit.diffusion.schedulers import holds_for, pred_x0_coefficients
+from rewardedit.diffusion.schedulers import pred_x0_coefficients
 from rewardedit.images import to_pil
 from rewardedit.language.texts import note_cut
 from rewardedit.prepared import Broadcast, Prepared
@@ -73,6 +74,7 @@ class EditFamily:
     gpu_dtype: torch.dtype = torch.float16  # of the weights on a GPU, where none is given
     guided_rows: int = 3  # rows through the denoiser for a guided edit: text, image and neither
     one_row_a_call: bool = False  # a call of its pipeline edits one source
+    text_guidance: str = "guidance_scale above 1"  # options of a call with classifier-free guidance
     text_sees_source: bool = False  # embeddings are of a prompt and its source
 
     def variant(self, settings: Mapping[str, Any]) -> "EditFamily":
@@ -116,15 +118,24 @@ class EditFamily:
         """The pipeline's options for these guidance scales; empty if it has no such guidance."""
         return {}
 
-    def mask_hook(
-        self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]
-    ) -> "MaskHook":
+    def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         """A forward hook of the denoiser that restricts the text guidance to the mask.
 
         Raises:
             ValueError: for a family that has none.
         """
         raise self._unknown(pipe, "mask guidance")
+
+    def guides_text(self, options: Mapping[str, Any]) -> bool:
+        """True if a call of the pipeline with these options has classifier-free guidance."""
+        return (options.get("guidance_scale") or 0) > 1
+
+    def unguided(self) -> ValueError:
+        """The error of mask guidance in a call that has no classifier-free guidance."""
+        return ValueError(
+            f"mask guidance needs classifier-free guidance: call the pipeline with {self.text_guidance}; "
+            "without it there is one prediction a step and no text term to restrict"
+        )
 
     def takes_source(self, denoiser: Any) -> bool:
         """True if a denoiser can be conditioned on a source image as it is."""
@@ -333,49 +344,11 @@ class EditFamily:
         return ValueError(f"{what}: {type(pipe).__name__} is not one of {known}")
 
 
-class MaskHook:
-    """Common part of the families' hooks: the mask at the latents' size,
-    and the test whether it applies to a step.
+def execution_device(pipe: Any) -> torch.device:
+    """The device that a pipeline computes on; after `enable_model_cpu_offload` its weights may wait in main
+    memory.
     """
-
-    def __init__(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> None:
-        self.pipe = pipe
-        self.mask = mask
-        self.between = between
-        self.fitted: Tensor | None = None
-        self.times: Tensor | None = None  # the pipeline's time steps in the current call
-
-    def __call__(self, denoiser: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Called by torch after each forward pass; a return value other than None replaces the output."""
-        raise NotImplementedError
-
-    def begins(self) -> bool:
-        """True at the first step of a pipeline call, which creates new time steps: state of an earlier,
-        perhaps failed call must be dropped.
-        """
-        times = self.pipe.scheduler.timesteps
-        begins = times is not self.times
-        self.times = times
-        return begins
-
-    def holds_for(self, timestep: Tensor | float) -> bool:
-        """True if the mask applies to a step."""
-        return holds_for(self.between, self.pipe.scheduler, timestep)
-
-    def rows(self, n: int) -> Float[Tensor, "n 1 h w"]:
-        """The mask's rows for n sources.
-
-        Raises:
-            ValueError: if n is not a multiple of their number.
-        """
-        if n % len(self.mask):
-            raise ValueError(
-                f"mask: {len(self.mask)} rows do not fit {n} sources; expected one for each, or one for all"
-            )
-        return self.mask.repeat(n // len(self.mask), 1, 1, 1)
-
-    def close(self) -> None:
-        """Called when the `mask_guidance` block ends without an error."""
+    return pipe._execution_device
 
 
 def size_inputs(source: Float[Tensor, "b 3 h w"]) -> dict[str, Any]:

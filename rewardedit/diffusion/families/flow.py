@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rewardedit.diffusion.families.base import Conditioning, EditFamily
+from rewardedit.diffusion.families.mask_hook import require_proportions
 
 Size = tuple[int, int]  # rows and columns of tokens
 
@@ -65,7 +66,12 @@ def unpack(tokens: Float[Tensor, "b n d"], size: Size, patch: int) -> Float[Tens
 def pack_mask(
     mask: Float[Tensor, "b 1 h w"], size: Size, patch: int, channels: int
 ) -> Float[Tensor, "b n e"]:
-    """A mask at any size as weights of so many channels of so many rows and columns of tokens."""
+    """A mask at any size as weights of so many channels of so many rows and columns of tokens.
+
+    Raises:
+        ValueError: for a mask of other proportions.
+    """
+    require_proportions(mask, *size)
     fitted = F.interpolate(mask, (size[0] * patch, size[1] * patch), mode="area")
     return pack(fitted, patch).repeat(1, 1, channels // patch**2)
 

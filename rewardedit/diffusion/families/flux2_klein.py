@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, pack, unpack
+from rewardedit.diffusion.families.mask_hook import MaskHook
 from rewardedit.diffusion.families.true_cfg import TwoCalls
 from rewardedit.images import clamp_straight_through, to_pil
 from rewardedit.language.texts import note_cut
@@ -85,7 +86,9 @@ class Flux2Klein(FlowEditor):
         self, pipe: Any, prompts: list[str], source: Float[Tensor, "b 3 h w"] | None = None
     ) -> dict[str, Tensor]:
         """Hidden states of three layers of Qwen3, side by side."""
-        embeds, _ = pipe.encode_prompt(prompts, device=pipe.device, max_sequence_length=tokens_read(pipe))
+        embeds, _ = pipe.encode_prompt(
+            prompts, device=execution_device(pipe), max_sequence_length=tokens_read(pipe)
+        )
         return {"embeds": embeds}
 
     @torch.no_grad()
@@ -118,7 +121,7 @@ class Flux2Klein(FlowEditor):
         return clamp_straight_through(decoded.float() / 2 + 0.5)
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
-        return TwoCalls(self, pipe, mask, between, "guidance_scale above 1")
+        return TwoCalls(self, pipe, mask, between)
 
     def target_size(self, kwargs: dict[str, Any]) -> Size:
         ids = kwargs["img_ids"][0]
@@ -184,7 +187,7 @@ def tokens_read(pipe: Any) -> int:
 
 def encode_pixels(pipe: Any, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
     """Latents of images in [−1, 1]."""
-    modes = pipe.vae.encode(pixels.to(pipe.device, pipe.vae.dtype)).latent_dist.mode()
+    modes = pipe.vae.encode(pixels.to(execution_device(pipe), pipe.vae.dtype)).latent_dist.mode()
     patches = unpack(pack(modes, 2), (modes.shape[-2] // 2, modes.shape[-1] // 2), 1)
     mean, std = norm(pipe.vae, patches)
     return (patches - mean) / std

@@ -6,6 +6,7 @@ are modes and are not scaled by the VAE's factor; those that are denoised are. G
 three predictions: with text and image, with the image only, and with neither.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from diffusers.training_utils import compute_snr
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from rewardedit.diffusion.families.base import Conditioning, EditFamily, MaskHook, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, EditFamily, execution_device, size_inputs
+from rewardedit.diffusion.families.mask_hook import MaskHook, require_proportions
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut, tokenize
 from rewardedit.models import pretrained
@@ -39,6 +41,7 @@ class InstructPix2Pix(EditFamily):
     loadable = (SD, SDXL, "StableDiffusionPipeline")
     denoiser_name = "unet"
     lora_targets = ("to_k", "to_q", "to_v", "to_out.0")
+    text_guidance = "guidance_scale above 1 and image_guidance_scale of at least 1"
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
         import diffusers
@@ -63,7 +66,7 @@ class InstructPix2Pix(EditFamily):
         every prompt gets its vector for `label`.
         """
         embeds = self._embeds(pipe, prompts, embedding, label)
-        device = pipe.device
+        device = execution_device(pipe)
         # diffusers takes a batch with any value below 0 for one in [-1, 1], and would not normalise its rows.
         image = pipe.image_processor.preprocess(source.clamp(0, 1).to(device))
         dtype = embeds["prompt_embeds"].dtype
@@ -81,11 +84,13 @@ class InstructPix2Pix(EditFamily):
             for tokenizer in (pipe.tokenizer, pipe.tokenizer_2):
                 if tokenizer is not None:
                     note_cut(tokenizer, prompts, tokenizer.model_max_length, "the editor")
-            return dict(zip(SDXL_EMBEDS, pipe.encode_prompt(prompts, device=pipe.device), strict=True))
+            return dict(
+                zip(SDXL_EMBEDS, pipe.encode_prompt(prompts, device=execution_device(pipe)), strict=True)
+            )
         embeds = self.encode_prompts(pipe, prompts)
         null_embeds = self.encode_prompts(pipe, [""]).expand(len(prompts), -1, -1)
         if embedding is not None and label is not None:
-            labels = torch.full((len(prompts),), label, device=pipe.device)
+            labels = torch.full((len(prompts),), label, device=execution_device(pipe))
             null_labels = torch.full_like(labels, embedding.vectors.num_embeddings - 1)
             embeds = embedding(embeds, labels)
             null_embeds = embedding(null_embeds, null_labels)
@@ -96,6 +101,9 @@ class InstructPix2Pix(EditFamily):
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return OneCall(pipe, mask, between)
+
+    def guides_text(self, options: Mapping[str, Any]) -> bool:
+        return super().guides_text(options) and options["image_guidance_scale"] >= 1
 
     def takes_source(self, denoiser: Any) -> bool:
         return denoiser.config.in_channels > denoiser.config.out_channels
@@ -170,7 +178,7 @@ class InstructPix2Pix(EditFamily):
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
         """Latent modes, unscaled; those that are denoised are scaled by `vae.config.scaling_factor`."""
-        image = (image * 2 - 1).to(pipe.device, pipe.vae.dtype)
+        image = (image * 2 - 1).to(execution_device(pipe), pipe.vae.dtype)
         return pipe.vae.encode(image).latent_dist.mode()
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
@@ -294,13 +302,8 @@ class OneCall(MaskHook):
         """
         uncond_source = sample[2 * n :, sample.shape[1] // 2 :]
         if len(sample) % 3 or bool(uncond_source.any()):
-            raise ValueError(
-                "mask guidance needs classifier-free guidance: call the pipeline with guidance_scale above 1 "
-                "and image_guidance_scale of at least 1"
-            )
-        height, width = self.mask.shape[-2:]
-        if abs(height * w - width * h) > max(height, width):
-            raise ValueError(f"mask: expected the proportions of the latents, {h}×{w}; got {height}×{width}")
+            raise InstructPix2Pix().unguided()
+        require_proportions(self.mask, h, w)
         return F.interpolate(self.rows(n), (h, w), mode="area")
 
 

@@ -5,13 +5,14 @@ prompt can be added to it in the pipeline (`true_cfg_scale`), which mask guidanc
 former alone.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import Conditioning, MaskHook, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import (
     FlowEditor,
     Size,
@@ -19,13 +20,15 @@ from rewardedit.diffusion.families.flow import (
     denoiser_config,
     dynamic_shift,
 )
-from rewardedit.diffusion.families.true_cfg import TwoCalls
+from rewardedit.diffusion.families.mask_hook import MaskHook
+from rewardedit.diffusion.families.true_cfg import TRUE_CFG, TwoCalls
 from rewardedit.images import clamp_straight_through
 from rewardedit.language.texts import note_cut
 from rewardedit.models import pretrained
 from rewardedit.prepared import Broadcast, Prepared
 
 T5_TOKENS = 512  # read from a prompt by the pipeline
+NEGATIVE = ("negative_prompt", "negative_prompt_embeds")  # options of the pipeline
 UNGUIDED = 1.0  # scale that the transformer is told where none is given
 
 
@@ -47,6 +50,10 @@ class FluxKontext(FlowEditor):
     quantized_parts = ("transformer", "text_encoder_2")  # CLIP is small
     shift = staticmethod(dynamic_shift)
     guided_rows = 1
+    text_guidance = (
+        f"{TRUE_CFG}, as in Python's two_round_edit(editor, source, instruction, true_cfg_scale=2.0, "
+        'negative_prompt=" ")'
+    )
 
     def load(self, folder: str, class_name: str, dtype: torch.dtype) -> Any:
         import diffusers
@@ -83,14 +90,16 @@ class FluxKontext(FlowEditor):
         self, pipe: Any, prompts: list[str], source: Float[Tensor, "b 3 h w"] | None = None
     ) -> dict[str, Tensor]:
         """T5's hidden states and CLIP's pooled output."""
-        embeds, pooled, _ = pipe.encode_prompt(prompts, prompts, device=pipe.device)
+        embeds, pooled, _ = pipe.encode_prompt(prompts, prompts, device=execution_device(pipe))
         return {"embeds": embeds, "pooled": pooled}
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
         """Latent modes, shifted and scaled."""
         config = pipe.vae.config
-        latents = pipe.vae.encode((image * 2 - 1).to(pipe.device, pipe.vae.dtype)).latent_dist.mode()
+        latents = pipe.vae.encode(
+            (image * 2 - 1).to(execution_device(pipe), pipe.vae.dtype)
+        ).latent_dist.mode()
         return (latents - config.shift_factor) * config.scaling_factor
 
     def decode(self, vae: Any, latents: Float[Tensor, "b c h w"]) -> Float[Tensor, "b 3 h2 w2"]:
@@ -100,6 +109,10 @@ class FluxKontext(FlowEditor):
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return TwoCalls(self, pipe, mask, between)
+
+    def guides_text(self, options: Mapping[str, Any]) -> bool:
+        has_negative = any(options.get(name) is not None for name in NEGATIVE)
+        return has_negative and options.get("true_cfg_scale", 1.0) > 1
 
     def target_size(self, kwargs: dict[str, Any]) -> Size:
         ids = kwargs["img_ids"]

@@ -4,6 +4,7 @@ The text encoder sees the source, so that embeddings are of a prompt and its sou
 source at about a million pixels, whatever the size of the edit.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,9 +13,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rewardedit.diffusion.families.base import Conditioning, MaskHook, size_inputs
+from rewardedit.diffusion.families.base import Conditioning, execution_device, size_inputs
 from rewardedit.diffusion.families.flow import FlowEditor, Size, Texts, denoiser_config, dynamic_shift
-from rewardedit.diffusion.families.true_cfg import TwoCalls
+from rewardedit.diffusion.families.mask_hook import MaskHook
+from rewardedit.diffusion.families.true_cfg import TRUE_CFG, TwoCalls
 from rewardedit.images import clamp_straight_through, to_pil
 from rewardedit.language.vlm import load_processor
 from rewardedit.models import pretrained
@@ -34,6 +36,7 @@ class QwenImageEdit(FlowEditor):
     loadable = pipelines
     one_row_a_call = True
     text_sees_source = True
+    text_guidance = TRUE_CFG
     lora_targets = (
         "to_q",
         "to_k",
@@ -81,7 +84,7 @@ class QwenImageEdit(FlowEditor):
         embeds = []
         for image, prompt in zip(source, prompts, strict=True):
             seen = seen_by_text_encoder(pipe, to_pil(image))
-            embeds.append(pipe.encode_prompt([prompt], image=seen, device=pipe.device)[0][0])
+            embeds.append(pipe.encode_prompt([prompt], image=seen, device=execution_device(pipe))[0][0])
         lengths = torch.tensor(list(map(len, embeds)), device=embeds[0].device)
         padded = torch.nn.utils.rnn.pad_sequence(embeds, batch_first=True)
         return {"embeds": padded, "lengths": lengths}
@@ -111,6 +114,9 @@ class QwenImageEdit(FlowEditor):
 
     def mask_hook(self, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]) -> MaskHook:
         return TwoCalls(self, pipe, mask, between)
+
+    def guides_text(self, options: Mapping[str, Any]) -> bool:
+        return options.get("true_cfg_scale", 1.0) > 1  # `encode` gives the negative prompt
 
     def target_size(self, kwargs: dict[str, Any]) -> Size:
         return kwargs["img_shapes"][0][0][1:]
@@ -162,7 +168,7 @@ class QwenImageEdit(FlowEditor):
 
 def encode_pixels(pipe: Any, pixels: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:
     """Latents of images in [−1, 1]."""
-    frames = pixels.to(pipe.device, pipe.vae.dtype).unsqueeze(2)
+    frames = pixels.to(execution_device(pipe), pipe.vae.dtype).unsqueeze(2)
     modes = pipe.vae.encode(frames).latent_dist.mode()[:, :, 0]
     mean, std = norm(pipe.vae, modes)
     return (modes - mean) / std

@@ -8,30 +8,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from rewardedit.diffusion.families.base import MaskHook
 from rewardedit.diffusion.families.flow import FlowEditor
+from rewardedit.diffusion.families.mask_hook import MaskHook
 
-TRUE_CFG = 'true_cfg_scale above 1 and a negative_prompt (" " will do)'
+TRUE_CFG = 'true_cfg_scale above 1 and a negative_prompt (" " will do)'  # how a call is guided
 
 
 class TwoCalls(MaskHook):
     """The positive call comes first; its output is changed when the negative one arrives."""
 
     def __init__(
-        self,
-        family: FlowEditor,
-        pipe: Any,
-        mask: Float[Tensor, "b 1 h w"],
-        between: tuple[float, float],
-        remedy: str = TRUE_CFG,
+        self, family: FlowEditor, pipe: Any, mask: Float[Tensor, "b 1 h w"], between: tuple[float, float]
     ) -> None:
-        """
-        Args:
-            remedy: how the pipeline is called with classifier-free guidance.
-        """
         super().__init__(pipe, mask, between)
         self.family = family
-        self.remedy = remedy
         self.waiting: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, transformer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -48,7 +38,7 @@ class TwoCalls(MaskHook):
         positive_timestep, positive = self.waiting
         self.waiting = None
         if not torch.equal(positive_timestep, timestep):
-            self._no_negative()
+            raise self.family.unguided()
         if self.fitted is None:
             rows = self.rows(len(model_pred))
             size = self.family.target_size(kwargs)
@@ -58,12 +48,6 @@ class TwoCalls(MaskHook):
             target = slice(0, n) if self.family.target_first else slice(-n, None)
             positive[:, target].copy_(torch.lerp(model_pred[:, target], positive[:, target], self.fitted))
 
-    def _no_negative(self) -> None:
-        raise ValueError(
-            f"mask guidance needs classifier-free guidance: call the pipeline with {self.remedy}; without it "
-            "there is one prediction a step and no text term to restrict"
-        )
-
     def close(self) -> None:
         if self.waiting is not None:
-            self._no_negative()
+            raise self.family.unguided()
