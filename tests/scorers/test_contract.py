@@ -138,7 +138,8 @@ def test_prepare_gives_the_same_and_is_repeated_for_candidates(scorer, samples):
         target_caption=[samples.target_caption[i] for i in twice],
     )
     once = scorer.prepare(batch.source[:2], batch.instruction[:2]).take([0, 0, 1, 1])
-    torch.testing.assert_close(scorer(pair, once).score, scorer(pair).score, rtol=1e-4, atol=1e-5)
+    alone = scorer(pair).score
+    torch.testing.assert_close(scorer(pair, once).score, alone, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def test_the_gradient_reaches_every_edit_and_no_weight(scorer, samples):
@@ -192,16 +193,17 @@ def test_allowed_weights_in_bf16_change_nothing_under_autocast(scorer, samples):
     if not allowed:
         return
     batch = make_batch(samples, samples.source.lerp(samples.target, 0.7))[:2]
-    found = []
+    results = []
     for modules in ([], allowed):
-        edited = batch.edited.clone().requires_grad_()
+        edited = batch.edited.clone().requires_grad_(scorer.differentiable)
         with half_weights(modules) as held, torch.autocast("cpu", torch.bfloat16):
             score = scorer(batch.with_edited(edited)).score
-            score.float().sum().backward()
-        found.append((score.detach(), edited.grad, held))
-    (score, gradient, _), (other_score, other_gradient, held) = found
-    assert torch.equal(score, other_score)
-    assert torch.equal(gradient, other_gradient)
+            if scorer.differentiable:
+                score.float().sum().backward()
+        results.append((score.detach(), edited.grad, held))
+    (score, gradient, _), (other_score, other_gradient, held) = results
+    torch.testing.assert_close(score, other_score, rtol=0, atol=0, equal_nan=True)
+    assert gradient is other_gradient is None or torch.equal(gradient, other_gradient)
     assert not held.originals, "they are put back"
     torch.testing.assert_close(scorer(batch).score, score.float(), rtol=0, atol=1.0)
 

@@ -313,7 +313,8 @@ def test_a_resumed_run_equals_an_unbroken_one(whole, tiny_editor, tmp_path):
 
 
 @pytest.mark.slow  # tests/training/test_finetune.py divides the same rows
-def test_two_processes_equal_one(tiny_editor, tmp_path):
+def test_two_processes_equal_one(tiny_editor, tmp_path, monkeypatch):
+    monkeypatch.setattr(interpolation, "WEIGHTS", WEIGHTS)  # as the launched processes have them
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, torch\n"
