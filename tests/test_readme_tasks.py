@@ -39,7 +39,7 @@ SHORT = [
     "evaluate.num_inference_steps=[1]",
     "evaluate.guidance_scale=[2.0]",
 ]
-CHEAT = [*FEW, "train.max_steps=20", "monitor.n=32"]
+CHEAT = [*FEW, "train.max_steps=60", "monitor.n=32"]
 PAIRS = 60
 OFFLINE = (ROOT / "docs" / "offline-world.md").read_text()
 
@@ -149,7 +149,7 @@ def test_fine_tune_on_pairs_of_ones_own(here):
 def test_a_training_that_cheats_gets_a_red_flag(here):
     (cheating,) = [command for command in commands(OFFLINE) if "reward.scorer=l1" in command]
     said = run([*cheating, *CHEAT])
-    flag = re.search(r"red flag at step 20: (.*)", said)
+    flag = re.search(r"red flag at step 60: (.*)", said)
     assert flag
     assert "edits that fade into their sources" in flag[1]
     watched = json.loads(Path("runs/hacked/monitor.json").read_text())["checks"]

@@ -375,6 +375,8 @@ def test_accumulated_steps_are_the_same_steps(pairs, tiny_editor, tmp_path):
         train(config_of(pairs, tiny_editor, micro_batch_size=micro), tmp_path / name)
         logs.append(read_log(tmp_path / name))
     for whole, parts in zip(*logs, strict=True):
+        # Rounding may give a pair that counts a half, with a margin of 0, to either side.
+        assert parts.pop("accuracy") == pytest.approx(whole.pop("accuracy"), abs=0.5 / 4)
         assert parts == pytest.approx(whole, rel=1e-3, abs=2e-4)
 
 
