@@ -177,9 +177,7 @@ def test_a_better_edit_beats_a_worse_one(spec, scorer, samples, good):
         pytest.skip("without a model it reads commands, and no colours")
     for quality in ("untouched", "wrong_object", "wrong_colour"):
         bad = scorer(make_batch(samples, corrupt_targets(samples, {quality: 1.0}, 0)[1])).score
-        if (
-            spec == TRAINED_DICE
-        ):  # a score of 0 or 1 for most rows: many are equal, fewer of them are reversed
+        if spec == TRAINED_DICE:  # most rows score 0 or 1: many are equal, and few the other way round
             assert (good.score > bad).sum() > (good.score < bad).sum(), quality
         else:
             assert (good.score > bad).float().mean() > 0.8, quality
