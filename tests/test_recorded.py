@@ -283,6 +283,10 @@ BOUNDS = [
         for bound in (">= 0.93", "<= 0.97")
     ),
     ("serving", "scorers/*/ratio", ">= 0.9"),
+    ("online-rl", "n", ">= 560"),
+    ("online-rl", "trainings/nft/last/adiee", "> online-rl:trainings/nft/first/adiee"),
+    ("online-rl", "trainings/nft/last/oracle", "> online-rl:trainings/nft/first/oracle"),
+    ("online-rl", "trainings/nft/flags", "== 0"),
     ("bench", "n", ">= 105"),
     # The tables' rows: scorers of the world in their order, editors.
     *(
