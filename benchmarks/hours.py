@@ -1,8 +1,9 @@
-"""Least hours of full-size recipes that train editors, written into their headers:
+"""Estimated hours of full-size recipes that train editors, written into their headers:
 python benchmarks/hours.py [RECIPE …] --write
 
 Needs neither a GPU nor weights: the operations of the denoiser's calls are counted on the `meta` device, and
-divided by what the fastest card of the recipe's memory can do.
+divided by 35 % of the peak of the fastest card of the recipe's memory; a forward pass counts as 30 ms at
+least. docs/performance.md explains what is assumed.
 """
 
 from collections.abc import Sequence
@@ -73,7 +74,7 @@ def sampling(config: reward_conditioned.Config, editor: Blueprint) -> UnetCalls:
 def line(recipe: str, sd15: Blueprint) -> str:
     """Line for a recipe's header."""
     name, _ = CARDS[int(memory.card(recipe_path(recipe).read_text()))]
-    return f"{HEAD}at least {duration(seconds(recipe, sd15))} on {name}, {HOURS_OF}"
+    return f"{HEAD}about {duration(seconds(recipe, sd15))} on {name}, {HOURS_OF}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Least hours in the recipes' headers are those of the denoiser's calls."""
+"""Hours in the recipes' headers are computed from the denoiser's calls."""
 
 import sys
 from pathlib import Path

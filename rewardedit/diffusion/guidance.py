@@ -55,8 +55,10 @@ def mask_guidance(
 
     Args:
         mask: in [0, 1], 1 where change is wanted, at the size of the image or of the latents (resampled by
-            area average). Its rows follow the rows of the sources; one row serves for all. With several
-            images a prompt, stock pipelines repeat the sources as a whole (i0 i1 i0 i1), and so is the mask.
+            area average). Stock FLUX.1 Kontext makes a square unless it is called with `height` and `width`
+            of the source's proportions. The mask's rows follow the rows of the sources; one row serves for
+            all. With several images a prompt, stock pipelines repeat the sources as a whole (i0 i1 i0 i1),
+            and so is the mask.
         dilate: grows the mask by this number of its own pixels.
         feather: standard deviation of a blur of its rim, in its own pixels.
         between: the share of the denoising steps that it applies to, from 0 (the first) to 1.

@@ -36,11 +36,14 @@ from rewardedit.training.memory.peak import parameters, table
 from rewardedit.training.memory.savers import fit_training, memory_of_pairs
 from rewardedit.training.memory.stages import reward_conditioned_memory, trained_unet
 from rewardedit.training.reward import RewardConfig
-from rewardedit.training.timing import duration, unet_seconds
+from rewardedit.training.timing import EFFICIENCY, LAUNCH, duration, unet_seconds
 from rewardedit.training.trainable import TrainConfig, require_lora, require_source_channels
 
 SIDE = 512  # pixels a side of images that a recipe does not bring to one size
-HOURS_OF = "computed from the denoiser's calls; the scorer's passes come on top"
+HOURS_OF = (
+    f"computed from the denoiser's calls at {100 * EFFICIENCY:.0f} % of the peak speed and, on a GPU, "
+    f"{1000 * LAUNCH:.0f} ms a forward pass at least; scorer, VAE, monitor and comparison come on top"
+)
 
 
 class PlanIncomplete(ValueError):
@@ -217,7 +220,7 @@ def plan_updates(
     return [
         f"trained parameters: {trained / 1e6:.2f} M of {parameters(unet) / 1e6:.2f} M",
         f"UNet calls an update: {first}",
-        f"training time on this machine: at least {total} for {len(trainings)} × "
+        f"training time on this machine: about {total} for {len(trainings)} × "
         f"{train.max_steps:,} updates, {HOURS_OF}",
     ]
 

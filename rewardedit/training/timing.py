@@ -9,10 +9,11 @@ from rewardedit import devices
 from rewardedit.devices import Precision
 from rewardedit.training.trainable import autocast_type
 
-EFFICIENCY = 0.35  # speed of training a UNet, as a share of that of a plain matrix product
+EFFICIENCY = 0.35  # assumed speed of a denoiser, as a share of that of a plain matrix product
 
-# Least seconds of a UNet's forward pass on CUDA, however few its rows: its kernels are launched one by one.
-# Stable Diffusion 1.5's took 26 to 43 ms with three rows of 512 pixels a side on an H200.
+# Assumed seconds of a denoiser's forward pass on CUDA with few rows: its kernels are launched one by one.
+# Stable Diffusion 1.5's took 26 to 43 ms with three rows of 512 pixels a side on an H200. CUDA graphs and
+# compiled blocks, which save launches, are not considered.
 LAUNCH = 0.03
 
 
@@ -22,14 +23,14 @@ def time_line(what: str, operations: float, precision: Precision) -> str:
 
 
 def unet_seconds(operations: float, precision: Precision) -> float:
-    """Seconds of a UNet's forward pass with so many operations, on this device."""
+    """Estimated seconds of a denoiser's forward pass with so many operations, on this device."""
     if devices.default_device() == "cuda":
         return gpu_seconds(operations, _rate(precision))
     return operations / (EFFICIENCY * _rate(precision))
 
 
 def gpu_seconds(operations: float, rate: float) -> float:
-    """Seconds of a UNet's forward pass with so many operations, on a GPU.
+    """Estimated seconds of a denoiser's forward pass with so many operations, on a GPU.
 
     Args:
         rate: operations per second of a matrix product on it.

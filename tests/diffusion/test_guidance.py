@@ -280,7 +280,7 @@ def tiny_kontext() -> FluxKontextPipeline:
     )
 
 
-def ask_kontext(pipe, negative=True, swap=False, rows=2):
+def ask_kontext(pipe, negative=True, swap=False, rows=2, **changed):
     pipe.set_progress_bar_config(disable=True)
     g = torch.Generator().manual_seed(5)
     embeds = torch.randn(2, rows, 6, 8, generator=g)
@@ -293,16 +293,13 @@ def ask_kontext(pipe, negative=True, swap=False, rows=2):
     }
     if negative:
         options |= {"negative_prompt_embeds": embeds[1], "negative_pooled_prompt_embeds": pooled[1]}
+    options |= {"image": sources(rows), "height": 32, "width": 32, "max_area": 32 * 32}
     return pipe(
-        image=sources(rows),
-        height=32,
-        width=32,
-        max_area=32 * 32,
         _auto_resize=False,
         num_inference_steps=3,
         generator=torch.Generator().manual_seed(0),
         output_type="pt",
-        **options,
+        **options | changed,
     )[0]
 
 
@@ -337,7 +334,7 @@ def tiny_qwen() -> QwenImageEditPipeline:
     )
 
 
-def ask_qwen(pipe, negative=True, swap=False, rows=1):
+def ask_qwen(pipe, negative=True, swap=False, rows=1, **changed):
     pipe.set_progress_bar_config(disable=True)
     embeds = torch.randn(2, rows, 6, 8, generator=torch.Generator().manual_seed(5))
     mask = torch.ones(rows, 6, dtype=torch.long)
@@ -345,14 +342,12 @@ def ask_qwen(pipe, negative=True, swap=False, rows=1):
     if negative:
         options |= {"negative_prompt_embeds": embeds[1], "negative_prompt_embeds_mask": mask}
     picture = Image.fromarray((sources(1)[0] * 255).byte().permute(1, 2, 0).numpy())
+    options |= {"image": picture, "height": 32, "width": 32}
     return pipe(
-        image=picture,
-        height=32,
-        width=32,
         num_inference_steps=3,
         generator=torch.Generator().manual_seed(0),
         output_type="pt",
-        **options,
+        **options | changed,
     )[0]
 
 
@@ -420,6 +415,42 @@ def test_a_mask_of_other_proportions_is_refused_by_tokens():
         mask_guidance(pipe, torch.ones(1, 1, 32, 64)),
     ):
         ask_kontext(pipe)
+
+
+def test_a_mask_of_the_source_fits_where_qwen_rounds_its_sides(monkeypatch):
+    """For 228 × 200 pixels it chooses 9 × 7 times 32: 18 × 14 tokens, of 4 pixels here."""
+    dimensions = pipeline_qwenimage_edit.calculate_dimensions
+
+    def small(area: int, ratio: float) -> tuple[int, int, None]:
+        width, height, _ = dimensions(256 * 256, ratio)
+        return width // 4, height // 4, None
+
+    monkeypatch.setattr(pipeline_qwenimage_edit, "calculate_dimensions", small)
+    pipe = tiny_qwen()
+    source = Image.new("RGB", (228, 200), "red")
+    options = {"image": source, "height": None, "width": None}
+    with mask_guidance(pipe, torch.zeros(1, 1, 200, 228)):
+        guided = ask_qwen(pipe, **options)
+    assert guided.shape[-2:] == (56, 72)
+    assert torch.equal(guided, ask_qwen(pipe, swap=True, **options))
+    with (
+        pytest.raises(ValueError, match="mask: expected the proportions of the latents, 14×18; got 200×400"),
+        mask_guidance(pipe, torch.zeros(1, 1, 200, 400)),
+    ):
+        ask_qwen(pipe, **options)
+
+
+def test_kontext_makes_squares_unless_a_size_is_given():
+    pipe = tiny_kontext()
+    source = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(3))
+    mask = torch.zeros(1, 1, 48, 64)
+    remedy = "got 48×64; .* call the pipeline with height= and width= of the source's proportions"
+    with pytest.raises(ValueError, match=remedy), mask_guidance(pipe, mask):
+        ask_kontext(pipe, rows=1, image=source, height=None, width=None)
+    options = {"rows": 1, "image": source, "height": 48, "width": 64, "max_area": 48 * 64}
+    with mask_guidance(pipe, mask):
+        guided = ask_kontext(pipe, **options)
+    assert torch.equal(guided, ask_kontext(pipe, swap=True, **options))
 
 
 def test_two_rounds_share_noise_and_encodings():

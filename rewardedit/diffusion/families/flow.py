@@ -22,6 +22,8 @@ from rewardedit.diffusion.families.base import Conditioning, EditFamily
 from rewardedit.diffusion.families.mask_hook import require_proportions
 
 Size = tuple[int, int]  # rows and columns of tokens
+# of a mask's message: without a size, Kontext's pipeline makes a square of any source
+OR_SIZE = ", or call the pipeline with height= and width= of the source's proportions"
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,17 @@ def unpack(tokens: Float[Tensor, "b n d"], size: Size, patch: int) -> Float[Tens
 
 
 def pack_mask(
-    mask: Float[Tensor, "b 1 h w"], size: Size, patch: int, channels: int
+    mask: Float[Tensor, "b 1 h w"], size: Size, patch: int, channels: int, rounding: int = 2
 ) -> Float[Tensor, "b n e"]:
     """A mask at any size as weights of so many channels of so many rows and columns of tokens.
+
+    Args:
+        rounding: tokens by whose multiples the pipeline may choose its sides.
 
     Raises:
         ValueError: for a mask of other proportions.
     """
-    require_proportions(mask, *size)
+    require_proportions(mask, *size, rounding, OR_SIZE)
     fitted = F.interpolate(mask, (size[0] * patch, size[1] * patch), mode="area")
     return pack(fitted, patch).repeat(1, 1, channels // patch**2)
 
@@ -80,6 +85,7 @@ class FlowEditor(EditFamily):
     """An editor by flow matching on tokens; only a LoRA of it is trained."""
 
     patch: int = 2  # locations of the latents on a token's side
+    rounding: int = 1  # tokens by whose multiples the pipeline chooses the target's sides
     target_first: bool = True  # the target's tokens come before the source's
     lora_only = True
     gpu_dtype = torch.bfloat16  # float16 overflows
@@ -155,7 +161,7 @@ class FlowEditor(EditFamily):
 
     def pack_mask(self, mask: Float[Tensor, "b 1 h w"], size: Size, channels: int) -> Float[Tensor, "b n e"]:
         """A mask at any size as weights of the channels of tokens."""
-        return pack_mask(mask, size, self.patch, channels)
+        return pack_mask(mask, size, self.patch, channels, self.rounding)
 
     def target(
         self,

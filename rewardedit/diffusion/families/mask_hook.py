@@ -53,11 +53,18 @@ class MaskHook:
         """Called when the `mask_guidance` block ends without an error."""
 
 
-def require_proportions(mask: Float[Tensor, "_ 1 _ _"], h: int, w: int) -> None:
-    """Raises ValueError for a mask of another shape than h × w latents or tokens, whatever its size."""
+def require_proportions(
+    mask: Float[Tensor, "_ 1 _ _"], h: int, w: int, rounding: int = 1, otherwise: str = ""
+) -> None:
+    """Raises ValueError for a mask of other proportions than h × w latents or tokens, whatever its size.
+
+    Args:
+        rounding: latents or tokens by whose multiples a pipeline may choose its sides.
+        otherwise: end of the message: another remedy than to resize the mask.
+    """
     height, width = mask.shape[-2:]
-    if abs(height * w - width * h) > max(height, width):
+    if abs(height * w - width * h) > rounding * max(height, width):
         raise ValueError(
             f"mask: expected the proportions of the latents, {h}×{w}; got {height}×{width}; resize it with "
-            "its source"
+            f"its source{otherwise}"
         )

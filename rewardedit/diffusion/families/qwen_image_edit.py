@@ -34,6 +34,7 @@ class QwenImageEdit(FlowEditor):
 
     pipelines = ("QwenImageEditPipeline", PLUS)
     loadable = pipelines
+    rounding = 2  # 32 pixels
     one_row_a_call = True
     text_sees_source = True
     text_guidance = TRUE_CFG
