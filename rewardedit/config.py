@@ -28,9 +28,11 @@ ALIASES = {
     "wd": ("weight_decay",),
     "grad_clip": ("max_grad_norm",),
     "gradient_clip_val": ("max_grad_norm",),
+    "epochs": ("max_steps",),
     "num_train_epochs": ("epochs",),
     "steps": ("max_steps", "num_inference_steps"),
     "per_device_train_batch_size": ("micro_batch_size",),
+    "gradient_accumulation_steps": ("micro_batch_size",),
     "rank": ("lora_rank",),
     "lora_r": ("lora_rank",),
     "r": ("lora_rank",),
@@ -227,14 +229,22 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 def unknown_setting(key: str, known: Sequence[str], where: str, inside: Sequence[str] = ()) -> ValueError:
     """The error for a name that is no setting of the group at `where`: with the setting that other libraries
-    call so, else the nearest, else those of this name in groups of that group, else all.
+    call so, else those of this name or meant by it in groups of that group, else the nearest, else all.
 
     Args:
-        inside: settings of this name in its groups, such as train.lr.
+        inside: settings of this name, or meant by it, in its groups, such as train.lr.
     """
-    meant = [name for name in ALIASES.get(key, ()) if name in known] or nearest(key, known) or inside
+    meant = meant_by(key, known) or inside or nearest(key, known)
     remedy = question([f"{where}{name}" for name in meant]) or f"known: {', '.join(known)}"
     return ValueError(f"unknown setting {where}{key}; {remedy}")
+
+
+def meant_by(key: str, known: Collection[str]) -> list[str]:
+    """The settings among those known that other libraries call so."""
+    names = [name for name in ALIASES.get(key, ()) if name in known]
+    if not names and key == "num_train_epochs":  # of a training that is not measured in passes over the rows
+        return meant_by("epochs", known)
+    return names
 
 
 def require_counts(config: Any) -> None:

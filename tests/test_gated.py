@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import datasets
 import httpx
 import pytest
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
@@ -38,7 +39,6 @@ def answer(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
 @pytest.fixture
 def gated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The hub answers every request as for a gated repository."""
-    import datasets
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise answer(GatedRepoError, 401)
@@ -62,7 +62,11 @@ def test_a_gated_repository_is_called_gated(opener, gated):
 @pytest.mark.parametrize(
     ("kind", "status", "told"),
     [
-        (RepositoryNotFoundError, 404, "a/b is not on the hub, or it is private: check the name"),
+        (
+            RepositoryNotFoundError,
+            404,
+            "a/b is no file or folder here, and not on the hub, or private there: check the name",
+        ),
         (HfHubHTTPError, 403, "a/b is not given to this login: `hf auth login` with a token"),
         (HfHubHTTPError, 503, None),
     ],
@@ -76,3 +80,17 @@ def test_other_refusals_have_their_remedies(kind, status, told):
     except OSError as error:
         said = refusal("a/b", error)
     assert said is None if told is None else said.startswith(told)
+
+
+@pytest.mark.parametrize("opener", ["files", "data", "clip"])
+def test_a_misspelt_path_is_called_one(opener, monkeypatch):
+    def missing(*_: Any, **__: Any) -> Any:
+        raise answer(RepositoryNotFoundError, 404)
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", missing)
+    for name in ("repo_info", "dataset_info", "model_info"):
+        monkeypatch.setattr(f"huggingface_hub.HfApi.{name}", missing)
+    with pytest.raises(ValueError, match=f"{NAME} is no file or folder here, and not on the hub, or private"):
+        OPENERS[opener]()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rewardedit.config import ALIASES, unknown_setting
+from rewardedit.cli.recipes import require_known
+from rewardedit.config import ALIASES, meant_by, unknown_setting
 from rewardedit.nearest import hint, nearest, question
 
 SCORERS = ("clip_d", "clip_t", "clip_i", "l1", "vifi_clip", "dino_i")
@@ -35,6 +36,28 @@ def test_an_alias_is_told_where_its_setting_is():
     assert said("learning_rate", "ema", "seed") == "known: ema, seed"
     assert said("xyz", "ema", inside=("a.xyz",)) == "did you mean train.a.xyz?"
     assert said("xyz", "ema", inside=("a.xyz", "b.xyz")) == "did you mean train.a.xyz or train.b.xyz?"
+
+
+def test_an_alias_wins_over_the_nearest_name():
+    assert str(unknown_setting("rank", ["train"], "", ["train.lora_rank"])).endswith("mean train.lora_rank?")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("train.num_train_epochs", "train.max_steps"),
+        ("epochs", "train.max_steps"),
+        ("train.gradient_accumulation_steps", "train.micro_batch_size"),
+        ("rank", "train.lora_rank"),
+    ],
+)
+def test_settings_of_other_libraries_are_known(name, meant):
+    with pytest.raises(ValueError, match=rf"{name}; did you mean {meant}\?$"):
+        require_known("magicbrush-refl", [f"{name}=8"])
+
+
+def test_passes_stand_before_updates_where_both_are():
+    assert meant_by("num_train_epochs", ["max_steps", "epochs"]) == ["epochs"]
 
 
 def test_aliases_name_settings_of_trainers():

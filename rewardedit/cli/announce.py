@@ -5,10 +5,11 @@ writes elsewhere, and what it downloads.
 All settings are examined, whatever their names: an address anywhere counts as a host that is contacted.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -48,6 +49,7 @@ class Needed(Protocol):
     kind: Any
     name: str
     on_hub: bool
+    streamed: bool
 
 
 def announcements(
@@ -216,16 +218,17 @@ def written(values: Any) -> list[str]:
 
 def download_line(need: Needed, listing: OnHub | None) -> str:
     """e.g. "downloads the model a/b from https://huggingface.co: at most 4.3 GB, licence mit"."""
+    if listing is not None and listing.refusal is not None:
+        return f"cannot download: {listing.refusal}"
     size = "size and licence unknown"
     known = size_of(need.name)
-    if listing is not None and listing.refusal is not None:
-        size = listing.refusal
-    elif listing is not None:
+    if listing is not None:
         size = f"at most {listing.size / 1e9:.1f} GB, licence {listing.licence or 'not stated'}"
         size += f"; gated: {TERMS}" if listing.gated else ""
     elif known is not None:
         size = f"about {known:g} GB, licence unknown until the hub is reached"
-    return f"downloads the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {size}"
+    verb = "streams" if need.streamed else "downloads"
+    return f"{verb} the {need.kind} {need.name} from {os.environ.get('HF_ENDPOINT', HUB)}: {size}"
 
 
 def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, OnHub]:
@@ -265,15 +268,24 @@ def look_on_hub(needs: Iterable[Needed], required: bool = False) -> dict[str, On
     return by_name
 
 
-def stay_offline() -> None:
-    """Keeps the libraries of this process from asking the hub: a plan fetches nothing, and a hub that gave no
-    answer would be asked for minutes.
+@contextmanager
+def offline() -> Iterator[None]:
+    """Keeps the libraries from asking the hub: a plan fetches nothing, and a hub that gave no answer would be
+    asked for minutes. That 🤗 datasets then takes what is in the cache is no news.
     """
     import datasets
     from huggingface_hub import constants
 
+    logger = logging.getLogger(datasets.__name__)
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE, logger.level
     constants.HF_HUB_OFFLINE = True
     datasets.config.HF_HUB_OFFLINE = True
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE, level = before
+        logger.setLevel(level)
 
 
 def rows_in(card: Any) -> dict[str, int]:

@@ -53,6 +53,7 @@ class Missing:
     name: str
     remedy: str
     on_hub: bool = False  # it may be fetched
+    streamed: bool = False  # it is read from the hub as it is used, and never stored
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Reference:
     kind: Literal["model", "data", "package"]
     name: str
     on_hub: bool = True  # true if the name may be one on the hub
+    streamed: bool = False
 
 
 def missing_requirements(
@@ -101,7 +103,8 @@ def references(config: Any) -> Iterator[Reference]:
     """Models, data and packages that settings name, also in nested groups."""
     if isinstance(config, DataConfig | SequencesConfig | PairsConfig):
         if config.name not in WORLDS:
-            yield Reference("data", config.path, config.name not in IN_FOLDERS)
+            streamed = isinstance(config, DataConfig) and config.stream
+            yield Reference("data", config.path, config.name not in IN_FOLDERS, streamed)
         return
     if isinstance(config, MethodConfig) and config.kind == "folder":
         yield Reference("data", config.model, on_hub=False)
@@ -186,7 +189,7 @@ def missing(thing: Reference, cache: HubCache, recipes: Collection[str]) -> Miss
         return _made(name, rest[0], recipes)
     if not (thing.on_hub and HUB_NAME.fullmatch(name)):
         return Missing(thing.kind, name, "no such file or folder")
-    return _missing_rows(name, cache) if thing.kind == "data" else _missing_model(name, cache)
+    return _missing_rows(thing, cache) if thing.kind == "data" else _missing_model(name, cache)
 
 
 def _made(name: str, run: str, recipes: Collection[str]) -> Missing:
@@ -208,8 +211,9 @@ def _missing_model(name: str, cache: HubCache) -> Missing | None:
     return Missing("model", name, f"{state}; fetched when you are online, or by: hf download {name}", True)
 
 
-def _missing_rows(name: str, cache: HubCache) -> Missing | None:
-    if cache.has_rows(name):
+def _missing_rows(data: Reference, cache: HubCache) -> Missing | None:
+    if cache.has_rows(data.name):
         return None
-    remedy = "not in the cache; fetched when you are online, or give the path of a copy"
-    return Missing("data", name, remedy, True)
+    read = "streamed" if data.streamed else "fetched"
+    remedy = f"not in the cache; {read} when you are online, or give the path of a copy"
+    return Missing("data", data.name, remedy, True, data.streamed)

@@ -53,7 +53,8 @@ def _inside(fields: dict[str, Group | None], key: str) -> list[str]:
         if group is None or group.holder:
             continue
         inner = fields_of(group.module, group.name) or {}
-        names += [f"{group_name}.{name}" for name in (key, *configs.ALIASES.get(key, ())) if name in inner]
+        meant = [key] if key in inner else configs.meant_by(key, inner)
+        names += [f"{group_name}.{name}" for name in meant]
     return names
 
 

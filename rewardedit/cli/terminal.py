@@ -21,9 +21,18 @@ FULL_TEXTS = (
 
 # Remedies where memory runs out, by command.
 SMALLER = {
-    "train": "take a smaller train.micro_batch_size, train.memory=auto or train.quantize=4bit",
-    "edit": "take a smaller --size or a smaller scorer",
-    "score": "take a smaller --size or batch_size, a smaller scorer, or its option quantize: 4bit",
+    "train": (
+        "take a smaller train.micro_batch_size, train.memory=auto; for FLUX and Qwen train.quantize=4bit"
+    ),
+    "relabel": "take a smaller data.size or a smaller scorer, or quantize: 4bit of a vision-language judge",
+    "serve": "take a smaller --batch-size or a smaller scorer",
+    **dict.fromkeys(
+        ("edit", "app"), "take a smaller --size, --quantize 4bit (FLUX, Qwen), or a smaller scorer"
+    ),
+    **dict.fromkeys(
+        ("score", "compare", "bench"),
+        "take a smaller --size or a smaller scorer, or quantize: 4bit of a vision-language judge",
+    ),
 }
 
 
@@ -77,7 +86,7 @@ def out_of_memory_message(error: BaseException, command: str) -> str | None:
     for one in causes(error):
         if is_out_of_memory(one):
             kind = "memory" if isinstance(one, MemoryError) or "CPU" in str(one) else "GPU memory"
-            remedy = SMALLER.get(command, SMALLER["score"])
+            remedy = SMALLER.get(command, "take smaller images or a smaller model")
             return f"out of {kind}: {first_line(one)}; {remedy}; docs/troubleshooting.md has more"
     return None
 

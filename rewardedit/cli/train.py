@@ -1,7 +1,7 @@
 """`rewardedit train RECIPE key=value …`"""
 
 import argparse
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,11 @@ from rewardedit.cli.recipes import (
     require_known,
 )
 from rewardedit.cli.terminal import quiet
-from rewardedit.models import awaits_download
+from rewardedit.models import NotOnHub, awaits_download, causes
+
+# Beginnings of a plan's lines, and the lines of headers that they take the place of.
+COMPUTED = {"memory, GiB": ": Memory", "training time": ": Time"}
+HEADER = (": Hardware:", *COMPUTED.values())
 
 
 class Help(argparse.Action):
@@ -81,7 +85,7 @@ def check(args: argparse.Namespace) -> None:
 def run(args: argparse.Namespace) -> None:
     from huggingface_hub import is_offline_mode
 
-    from rewardedit.cli.announce import announce, announcements, look_on_hub, own_code, stay_offline
+    from rewardedit.cli.announce import announce, announcements, look_on_hub, offline, own_code
     from rewardedit.cli.checks import hub_cache
     from rewardedit.cli.downloads import disk_line
     from rewardedit.cli.needs import missing_requirements, source_of
@@ -107,20 +111,21 @@ def run(args: argparse.Namespace) -> None:
     lines = announcements(config, needs, replaced, on_hub)
     announce([line for line in lines if line not in code])
     warn_of_training(config)
-    given = {name: entry for name, entry in on_hub.items() if entry.refusal is None}
-    listed = {name: entry.size / 1e9 for name, entry in given.items()}
-    downloads = [need.name for need in needs if need.on_hub]
+    refused = {name for name, entry in on_hub.items() if entry.refusal is not None}
+    listed = {name: entry.size / 1e9 for name, entry in on_hub.items()}
+    fetched = [need for need in needs if need.on_hub and not need.streamed]
+    downloads = [need.name for need in fetched if need.name not in refused]
     disk = disk_line(downloads, listed, cache.folder, folder)
     if args.dry_run:
         known = measured(args.recipe, read_recipe(args.recipe, args.settings), args.settings)
-        can_fetch = not is_offline_mode()
-        stay_offline()  # a plan fetches nothing
-        print_plan(module, config, folder, Outside(needs, given, known, disk, can_fetch), args.with_settings)
+        outside = Outside(needs, on_hub, known, disk, not is_offline_mode())
+        with offline():  # a plan fetches nothing
+            print_plan(module, config, folder, outside, args.with_settings)
         return
     if downloads:
         announce([disk])
     if replaced is not None:
-        require_there(needs, given)  # before an earlier run is deleted
+        require_there(needs, on_hub)  # before an earlier run is deleted
     from rewardedit.training.run import report_usage
     from rewardedit.training.run_folder import run_folder
 
@@ -133,21 +138,29 @@ class Outside:
     """Facts that a plan does not compute."""
 
     needs: list[Any]  # everything that is missing; downloads among it are announced already
-    on_hub: Mapping[str, Any]  # those that the hub gives, by name
-    known: list[str]  # lines on hardware and memory by the recipe's header
+    on_hub: Mapping[str, Any]  # those that the hub lists or refuses, by name
+    known: list[str]  # lines on hardware, memory and time by the recipe's header
     disk: str  # the line on the disk
     can_fetch: bool  # false if the user keeps the libraries from asking the hub
 
     def fetches(self, incomplete: ValueError) -> bool:
-        """True if a plan is incomplete for want of downloads alone, all of which the hub gives."""
-        there = all(need.on_hub and need.name in self.on_hub for need in self.needs)
-        return there and self.can_fetch and awaits_download(incomplete)
+        """True if a plan is incomplete for want of downloads alone, all of which are given."""
+        if not self.can_fetch or not_given(self.needs, self.on_hub):
+            return False
+        # In a repository that is in the cache, a file that is not there is no download to come.
+        return awaits_download(incomplete) and bool(self.downloads(incomplete))
+
+    def downloads(self, incomplete: ValueError) -> list[str]:
+        """Names of the downloads that an incomplete plan waits for."""
+        names = [need.name for need in self.needs if not need.streamed]
+        elsewhere = any(isinstance(cause, NotOnHub) for cause in causes(incomplete))
+        return [*names, "weights that are not on the hub"] if elsewhere else names
 
     def rows(self) -> list[str]:
         """Lines on the rows of data sets that are to be fetched."""
         lines = []
         for need in self.needs:
-            if need.kind == "data" and need.name in self.on_hub:
+            if need.kind == "data" and need.name in self.on_hub and self.on_hub[need.name].refusal is None:
                 splits = [f"{name} {rows:,}" for name, rows in self.on_hub[need.name].rows.items()]
                 said = f"{', '.join(splits)}, by its card" if splits else "unknown until it is fetched"
                 lines.append(f"rows of {need.name}: {said}")
@@ -177,31 +190,33 @@ def print_plan(module: Any, config: Any, folder: Path, outside: Outside, with_se
     said = not_computed(outside.known, lines)
     fetches = incomplete is not None and outside.fetches(incomplete)
     if fetches:
-        waits = ", ".join(need.name for need in needs) or str(incomplete)
-        missing.append(f"computed once they are fetched, rows, memory or hours that need: {waits}")
+        waits = ", ".join(outside.downloads(incomplete))
+        missing.append(f"rows, memory and hours that need these are computed once they are fetched: {waits}")
     print("\n".join([*said, *lines, *outside.rows(), *missing, outside.disk]))
     if with_settings:
         print(f"\n{configs.dump(config)}")
     if incomplete is not None and not fetches:
+        lacking = not_given(needs, outside.on_hub)
+        if lacking and awaits_download(incomplete):
+            raise ValueError("; ".join(lacking)) from incomplete
         raise incomplete
 
 
 def not_computed(known: list[str], lines: list[str]) -> list[str]:
-    """The lines of headers, but for those of a recipe, or a phase, whose plan has computed its memory."""
+    """The lines of headers, but for memory and time of a recipe, or a phase, whose plan has computed them."""
     phase = ""
-    computed: set[str] = set()
+    computed: set[tuple[str, str]] = set()
     for line in lines:
-        if line.lstrip().startswith("memory, GiB"):
-            computed.add(phase if line.startswith(" ") else "")
+        kinds = [kind for start, kind in COMPUTED.items() if line.lstrip().startswith(start)]
+        if kinds:
+            computed.add((f"{phase}, " if line.startswith(" ") else "", kinds[0]))
         elif not line.startswith(" "):
             phase = line.partition(":")[0]
-    if "" in computed:
-        return []
-    return [line for line in known if not any(f"{key}, " in line for key in computed)]
+    return [line for line in known if not any(key in line and kind in line for key, kind in computed)]
 
 
 def measured(recipe: str, values: dict[str, Any], settings: Sequence[str]) -> list[str]:
-    """Hardware and memory of a recipe, or of each phase's, as its header says.
+    """Hardware, memory and time of a recipe, or of each phase's, as its header says.
 
     Args:
         settings: given in the command line; the header knows none of them.
@@ -212,20 +227,36 @@ def measured(recipe: str, values: dict[str, Any], settings: Sequence[str]) -> li
             lines += [f"{key}, {entry['recipe']} alone: {line}" for line in header(entry["recipe"])]
     if not lines and recipe in recipe_names():
         lines = [f"{recipe}: {line}" for line in header(recipe)]
-    lines = [line for line in lines if ": Hardware:" in line or ": Memory" in line]
+    lines = [line for line in lines if any(mark in line for mark in HEADER)]
     changed = any(not word.startswith("name=") for word in settings)
     return [f"the recipe as it stands, without your settings: {line}" for line in lines] if changed else lines
 
 
-def require_there(needs: list[Any], on_hub: Collection[str]) -> None:
-    """Raises ValueError, naming all that is missing, if something is neither there nor on the hub now.
+def not_given(needs: list[Any], on_hub: Mapping[str, Any]) -> list[str]:
+    """Reason or remedy for each need that is neither there nor given by the hub now.
 
     Args:
-        on_hub: the needed repositories that the hub has.
+        on_hub: the needed repositories that the hub lists or refuses, by name.
     """
-    missing = [f"{need.kind} {need.name}: {need.remedy}" for need in needs if need.name not in on_hub]
-    if missing:
-        raise ValueError(f"nothing was removed, as this is not there: {'; '.join(missing)}")
+    lacking = []
+    for need in needs:
+        listing = on_hub.get(need.name)
+        if listing is None:
+            lacking.append(f"{need.kind} {need.name}: {need.remedy}")
+        elif listing.refusal is not None:
+            lacking.append(listing.refusal)
+    return lacking
+
+
+def require_there(needs: list[Any], on_hub: Mapping[str, Any]) -> None:
+    """Raises ValueError, naming all that is missing, if something is neither there nor given by the hub now.
+
+    Args:
+        on_hub: the needed repositories that the hub lists or refuses, by name.
+    """
+    lacking = not_given(needs, on_hub)
+    if lacking:
+        raise ValueError(f"nothing was removed, as this is not there: {'; '.join(lacking)}")
 
 
 def how_to_go_on(args: argparse.Namespace) -> str:

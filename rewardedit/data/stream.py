@@ -13,6 +13,7 @@ from rewardedit.data.datasets import DataConfig, open_rows, row_shards
 from rewardedit.data.hub import ROW_NUMBER, HubRows, read_on
 from rewardedit.data.reading import Unreadable
 from rewardedit.data.sources import Rows, row_id
+from rewardedit.models import is_hub_name
 from rewardedit.untrusted import CONTENT_ERRORS, is_system_error
 
 
@@ -50,16 +51,21 @@ def read_each(rows: Iterable[tuple[str, Any]], read: Callable[[Any], Any]) -> It
             yield Unreadable(name, str(error) or type(error).__name__)
 
 
+def stores_images(data: DataConfig) -> bool:
+    """True for a data set whose table stores its images."""
+    adapter = ADAPTERS.get(data.name)
+    return isinstance(adapter, type) and issubclass(adapter, HubRows)
+
+
 def _streamed_table(data: DataConfig) -> HubRows | None:
     """The table of a data set that stores its images in it; None for others.
 
     Raises:
         ValueError: if files, columns or the split are missing, or rows do not say their type.
     """
-    adapter = ADAPTERS.get(data.name)
-    if not (isinstance(adapter, type) and issubclass(adapter, HubRows)):
+    if not stores_images(data):
         return None
-    table = adapter(data.path, data.split, streaming=True, root=data.root)
+    table: HubRows = ADAPTERS[data.name](data.path, data.split, streaming=True, root=data.root)
     if data.edit_types and table.type_column is None:
         raise ValueError(f"edit_types: {data.name} rows do not say their type; leave them out")
     return table
@@ -137,12 +143,20 @@ def stream_files(data: DataConfig) -> StreamedRows:
         ValueError: if files, columns or the split are missing, if only a part of the rows is requested, or
             if the data set's images are files of their own.
     """
+    require_whole_files(data)
+    table = _streamed_table(data)
+    assert table is not None
+    return StreamedRows([StreamedFile(table, i, data.edit_types) for i in range(table.rows.num_shards)])
+
+
+def require_whole_files(data: DataConfig) -> None:
+    """Raises ValueError if data are not to be read file by file: a part of their rows, or images that are
+    files of their own.
+    """
     if data.offset or data.limit is not None or data.holdout_sources:
         raise ValueError("stream: files are read whole; leave limit, offset and holdout_sources out")
-    table = _streamed_table(data)
-    if table is None:
+    if not stores_images(data):
         raise ValueError(f"stream: images of {data.name} rows are files of their own; leave stream out")
-    return StreamedRows([StreamedFile(table, i, data.edit_types) for i in range(table.rows.num_shards)])
 
 
 def read_or_stream(data: DataConfig) -> Rows | StreamedRows:
@@ -160,3 +174,13 @@ def shards_of(rows: Rows | StreamedRows, batch: int) -> Sequence[Shard | Streame
 def count_rows(rows: Rows | StreamedRows) -> int | None:
     """Number of rows; None if it is known only once all were read."""
     return None if isinstance(rows, StreamedRows) else len(rows)
+
+
+def planned_rows(data: DataConfig) -> int | None:
+    """Number of the rows that `read_or_stream` would read, as in `count_rows`; no stream from the hub is
+    opened.
+    """
+    if data.stream and is_hub_name(data.path):
+        require_whole_files(data)
+        return None
+    return count_rows(read_or_stream(data))

@@ -37,6 +37,7 @@ NAMES = {
 
 RECIPES = {"shapes/adiee": "shapes/adiee-scorer"}  # recipes of small models, where named otherwise
 TERMS = "accept its terms on its page on the hub, then `hf auth login`"  # of a gated repository
+NO_DATASET = "doesn't exist on the Hub or cannot be accessed"  # of 🤗 datasets
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 RELATIVE = re.compile(r"(\.{0,2}|runs|data)/.*")  # paths that look like hub names
 
@@ -97,36 +98,48 @@ def refusal(name: str, error: BaseException) -> str | None:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     for cause in causes(error):
-        # 🤗 datasets drops the hub's own error, here and below.
+        # 🤗 datasets drops the hub's own errors.
         if isinstance(cause, GatedRepoError) or "is a gated dataset" in str(cause):
             return f"{name} is gated: {TERMS}"
-        if isinstance(cause, RepositoryNotFoundError):
-            return f"{name} is not on the hub, or it is private: check the name, or `hf auth login`"
+        if isinstance(cause, RepositoryNotFoundError) or NO_DATASET in str(cause):
+            return (
+                f"{name} is no file or folder here, and not on the hub, or private there: check the name, or "
+                "`hf auth login`"
+            )
         if isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403):
             return f"{name} is not given to this login: `hf auth login` with a token that may read it"
     return None
 
 
+class NotOnHub(Exception):
+    """Published weights that are downloaded from elsewhere than the hub are not there, and not to be fetched
+    now.
+    """
+
+
 def awaits_download(error: BaseException) -> bool:
-    """True for an error that came from a file which is not in the cache while the hub is not to be asked."""
+    """True for an error that came from a file which is not in the cache while nothing is to be fetched."""
     from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
+    kinds = (LocalEntryNotFoundError, OfflineModeIsEnabled, NotOnHub)
     for cause in causes(error):
-        if isinstance(cause, OfflineModeIsEnabled | LocalEntryNotFoundError):
+        if isinstance(cause, kinds):
             return True
-        if isinstance(cause, ConnectionError) and OfflineModeIsEnabled.__name__ in str(cause):
+        # 🤗 datasets names the kind of an error that it drops.
+        if isinstance(cause, ConnectionError) and any(kind.__name__ in str(cause) for kind in kinds):
             return True
     return False
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it came from."""
+    """An error, and those that it came from, but for those that `raise … from None` hides."""
     passed: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in passed:
         yield cause
         passed.append(cause)
-        cause = cause.__cause__ or cause.__context__
+        hidden = None if cause.__suppress_context__ else cause.__context__
+        cause = cause.__cause__ or hidden
 
 
 def no_network(name: str) -> str:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 from huggingface_hub import is_offline_mode
-from huggingface_hub.errors import OfflineModeIsEnabled
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rewardedit.models import pretrained
+from rewardedit.models import NotOnHub, pretrained
 
 SMALLEST = 32  # pixels a side
 TORCHVISION = "https://download.pytorch.org/models/"
@@ -108,7 +107,7 @@ def load_lpips(net: str = "alex", weights: str | Path | None = None) -> LpipsNet
         if not (folder / file.name).is_file():
             if weights is not None or is_offline_mode():
                 reason = "the folder lacks them" if weights is not None else "HF_HUB_OFFLINE is set"
-                raise _missing(net, folder, reason) from OfflineModeIsEnabled() if weights is None else None
+                raise _missing(net, folder, reason) from NotOnHub() if weights is None else None
             _fetch(net, file, folder)
 
     network = LpipsNetwork(net)

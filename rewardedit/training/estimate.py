@@ -14,8 +14,8 @@ from diffusers import UNet2DConditionModel
 from torch.utils.flop_counter import FlopCounterMode
 
 from rewardedit import devices
-from rewardedit.data import Rows, open_rows, require_size
-from rewardedit.data.stream import StreamedRows, count_rows, read_or_stream
+from rewardedit.data import open_rows, require_size
+from rewardedit.data.stream import planned_rows
 from rewardedit.devices import Precision
 from rewardedit.diffusion.families import Conditioning
 from rewardedit.diffusion.families.flow import FlowEditor
@@ -94,11 +94,11 @@ def plan(config: Any) -> list[str]:
     data = Lazy(lambda: comparison_data(config.evaluate, config.data))
 
     @Lazy
-    def read_data() -> Rows | StreamedRows:
-        return read_or_stream(data()) if config.candidates is None else open_rows(data())
+    def number() -> int | None:
+        return planned_rows(data()) if config.candidates is None else len(open_rows(data()))
 
     def rows() -> list[str]:
-        n = count_rows(read_data())
+        n = number()
         said = "streamed" if n is None else f"{n} × {per_row} candidates = {n * per_row}"
         return [
             f"rows: {said}; variants: {', '.join(config.variants)}",
@@ -109,7 +109,7 @@ def plan(config: Any) -> list[str]:
         calls: Counter[str] = Counter()
         for name in editors:
             if "unet" in pipeline_config(name):
-                batches = math.ceil((count_rows(read_data()) or 0) / config.candidates.batch_size)
+                batches = math.ceil((number() or 0) / config.candidates.batch_size)
                 calls[name] += batches * config.candidates.num_inference_steps
         return [plan_sampling(calls, config.data.size, config.candidates.batch_size)] if calls else []
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from rewardedit.cli.recipes import TRAINERS
 from rewardedit.cli.settings import settings_of
 from rewardedit.config import dump, parse_value
 from rewardedit.data import DataConfig, open_rows
+from rewardedit.diffusion.sizes import out_of_memory_told
 from rewardedit.images import to_tensor
 from rewardedit.shapes import Shapes
 from rewardedit.training.run import start
@@ -315,17 +317,23 @@ def test_an_interrupted_training_says_how_to_go_on(tmp_path, monkeypatch, capsys
             torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the notes."),
             ["train", "quickstart"],
             "out of GPU memory: CUDA out of memory. Tried to allocate 2 GiB.; take a smaller "
-            "train.micro_batch_size, train.memory=auto or train.quantize=4bit; docs/troubleshooting.md",
+            "train.micro_batch_size, train.memory=auto; for FLUX and Qwen train.quantize=4bit; docs/",
         ),
         (
             RuntimeError("HIP out of memory"),
             ["edit", "photo.jpg", "add a hat"],
-            "out of GPU memory: HIP out of memory; take a smaller --size or a smaller scorer",
+            "out of GPU memory: HIP out of memory; take a smaller --size, --quantize 4bit (FLUX, Qwen), or a "
+            "smaller scorer; docs/",
         ),
         (
             MemoryError(),
             ["score", "a.jpg", "b.jpg", "add a hat"],
-            "out of memory: MemoryError; take a smaller",
+            "out of memory: MemoryError; take a smaller --size or a smaller scorer, or quantize: 4bit of a ",
+        ),
+        (
+            MemoryError(),
+            ["serve"],
+            "out of memory: MemoryError; take a smaller --batch-size or a smaller scorer; docs/",
         ),
     ],
 )
@@ -339,6 +347,18 @@ def test_memory_that_runs_out_has_a_remedy(error, words, told, monkeypatch, caps
     monkeypatch.setattr(f"rewardedit.cli.{words[0]}.run", fail)
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"rewardedit: {told}")
+
+
+def test_a_hidden_cause_leaves_the_better_message(monkeypatch, capsys):
+    """Of one image, by its size."""
+
+    def fail(args: Any) -> None:
+        with out_of_memory_told(Path("photo.jpg"), torch.zeros(1, 3, 48, 64), "give --size"):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("rewardedit.cli.edit.run", fail)
+    assert main(["edit", "photo.jpg", "add a hat"]) == 2
+    assert capsys.readouterr().err == "rewardedit: photo.jpg: out of memory at 64 x 48 pixels; give --size\n"
 
 
 def test_the_help_of_a_recipe_lists_every_setting_with_its_value(capsys, monkeypatch):

@@ -121,12 +121,17 @@ def test_rows_of_a_table_are_never_looked_for_on_the_hub():
             "at most 1.0 GB, licence other; gated: accept its terms on its page on the hub, then "
             "`hf auth login`",
         ),
-        (OnHub(0, refusal="model own/clip is not on the hub"), "model own/clip is not on the hub"),
     ],
 )
 def test_a_download_is_announced_with_its_size_and_licence(found, told):
     need = Missing("model", "own/clip", "", on_hub=True)
     assert download_line(need, found) == f"downloads the model own/clip from https://huggingface.co: {told}"
+
+
+def test_a_refused_repository_is_no_download():
+    need = Missing("model", "own/clip", "", on_hub=True)
+    line = download_line(need, OnHub(0, refusal="model own/clip is gated"))
+    assert line == "cannot download: model own/clip is gated"
 
 
 def test_a_known_size_stands_where_the_hub_is_silent():
