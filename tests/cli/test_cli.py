@@ -57,7 +57,7 @@ def photo(tmp_path) -> str:
         ),
         (
             ["train", "magicbrush-reward-conditioned", "data.path=/nowhere", "--dry-run"],
-            "not a local file or folder, and not a reachable data set of the hub",
+            "data /nowhere: no such file or folder",
         ),
         (["edit", "nowhere.png", "make it red", "--out", "out"], "nowhere.png: no such file"),
         (["edit", "nowhere.png", "--out", "out"], "say what to change"),

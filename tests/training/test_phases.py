@@ -107,7 +107,7 @@ def test_a_plan_says_what_is_known_before_earlier_phases_have_run(own, capsys):
     assert plan[1].endswith("14 samples, 1 steps")
     assert plan[2:4] == ["phase-2: second", "  what depends on the results of phase-1 is known after them"]
     assert main(["train", "own.yaml", "clip=nowhere", "--dry-run"]) == 2
-    assert "phase-1: clip 'nowhere'" in capsys.readouterr().err
+    assert "model nowhere: no such file or folder" in capsys.readouterr().err
 
 
 def test_the_first_phases_may_be_left_out_where_another_model_is_named(own, capsys):
