@@ -27,14 +27,6 @@ from rewardedit.training.timing import duration, gpu_seconds
 CARDS = {24: ("an RTX 4090", 165.2e12), 80: ("an H100", 989.4e12)}
 HEAD = "# Time (benchmarks/hours.py): "
 ROWS = 8807  # of MagicBrush's training split
-RECIPES = (
-    "magicbrush-reward-conditioned",
-    "magicbrush-reward-conditioned-lora-24gb",
-    "magicbrush-refl",
-    "magicbrush-refl-24gb",
-    "instruct-pix2pix-dpo",
-    *EDITORS,
-)
 
 
 def seconds(recipe: str, sd15: Blueprint, words: Sequence[str] = ()) -> float:
@@ -80,7 +72,7 @@ def line(recipe: str, sd15: Blueprint) -> str:
 if __name__ == "__main__":
     command_line = read_command_line(__doc__, "RECIPE")
     editor_of_sd15 = memory.make_editor()
-    for given in command_line.words or RECIPES:
+    for given in command_line.words or memory.OF_EDITORS:
         text = line(given, editor_of_sd15)
         if command_line.write:
             memory.write(given, HEAD, text, below=memory.HEAD)

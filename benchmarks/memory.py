@@ -74,13 +74,16 @@ VAE: dict[str, Any] = {
     "latent_channels": 4,
 }
 WIDE = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
-RECIPES = (
+OF_EDITORS = (
     "magicbrush-reward-conditioned",
     "magicbrush-reward-conditioned-lora-24gb",
     "magicbrush-refl",
     "magicbrush-refl-24gb",
     "instruct-pix2pix-dpo",
     *EDITORS,
+)
+RECIPES = (
+    *OF_EDITORS,
     "humanedit-vifi-clip",
     "adiee-scorer",
     "adiee-scorer-24gb",

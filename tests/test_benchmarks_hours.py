@@ -24,7 +24,7 @@ def sd15():
 
 @pytest.mark.parametrize(
     "recipe",
-    [name if name in COMPUTED else pytest.param(name, marks=pytest.mark.slow) for name in hours.RECIPES],
+    [name if name in COMPUTED else pytest.param(name, marks=pytest.mark.slow) for name in memory.OF_EDITORS],
 )
 def test_a_header_has_the_hours_of_the_plan(recipe, sd15):
     head = recipe_path(recipe).read_text()

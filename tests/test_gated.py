@@ -36,12 +36,11 @@ def answer(kind: type[HfHubHTTPError], status: int) -> HfHubHTTPError:
     return kind("refused\nsee the page", response=httpx.Response(status, request=request))
 
 
-@pytest.fixture
-def gated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub answers every request as for a gated repository."""
+def refuse_all(monkeypatch: pytest.MonkeyPatch, kind: type[HfHubHTTPError], status: int) -> None:
+    """Makes the hub answer every request with an error."""
 
     def refuse(*_: Any, **__: Any) -> Any:
-        raise answer(GatedRepoError, 401)
+        raise answer(kind, status)
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
@@ -51,7 +50,8 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("opener", OPENERS)
-def test_a_gated_repository_is_called_gated(opener, gated):
+def test_a_gated_repository_is_called_gated(opener, monkeypatch):
+    refuse_all(monkeypatch, GatedRepoError, 401)
     with pytest.raises(
         ValueError, match=f"{NAME} is gated: accept its terms on its page on the hub"
     ) as error:
@@ -84,13 +84,6 @@ def test_other_refusals_have_their_remedies(kind, status, told):
 
 @pytest.mark.parametrize("opener", ["files", "data", "clip"])
 def test_a_misspelt_path_is_called_one(opener, monkeypatch):
-    def missing(*_: Any, **__: Any) -> Any:
-        raise answer(RepositoryNotFoundError, 404)
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.file_download.get_hf_file_metadata", missing)
-    for name in ("repo_info", "dataset_info", "model_info"):
-        monkeypatch.setattr(f"huggingface_hub.HfApi.{name}", missing)
+    refuse_all(monkeypatch, RepositoryNotFoundError, 404)
     with pytest.raises(ValueError, match=f"{NAME} is no file or folder here, and not on the hub, or private"):
         OPENERS[opener]()
