@@ -7,6 +7,7 @@ without data on the `meta` device.
 
 import re
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -56,7 +57,7 @@ from rewardedit.training.memory.blueprint import Blueprint
 from rewardedit.training.memory.peak import GIB, table
 from rewardedit.training.memory.scorer import scorer_step
 from rewardedit.training.memory.stages import online_memory, refl_memory, reward_conditioned_memory
-from rewardedit.training.memory.vlm import sft_memory
+from rewardedit.training.memory.vlm import sft_step
 from rewardedit.training.online import OnlineRecipe
 from rewardedit.training.preference_plan import memory_of_stages
 
@@ -82,15 +83,8 @@ OF_EDITORS = (
     "instruct-pix2pix-dpo",
     *EDITORS,
 )
-RECIPES = (
-    *OF_EDITORS,
-    "humanedit-vifi-clip",
-    "adiee-scorer",
-    "adiee-scorer-24gb",
-    "captioner",
-    "dice-detector",
-    "dice-coherence",
-)
+OF_VLMS = ("adiee-scorer", "adiee-scorer-24gb", "captioner", "dice-detector", "dice-coherence")
+RECIPES = (*OF_EDITORS, "humanedit-vifi-clip", *OF_VLMS)
 # Qwen2.5-VL's language models; their vision towers are the same.
 QWEN: dict[str, dict[str, Any]] = {
     "Qwen/Qwen2.5-VL-7B-Instruct": {
@@ -263,23 +257,30 @@ def idefics3() -> Any:
         return Idefics3ForConditionalGeneration(config).to(torch.bfloat16).requires_grad_(False)
 
 
-def sft_training(config: vlm_sft.Config) -> dict[str, int]:
-    """Bytes of a step of a captioner's, or of DICE's training."""
+def sft_training(config: vlm_sft.Config) -> tuple[int, int]:
+    """Bytes and operations of a micro-batch's step of a captioner's, or of DICE's training."""
     model = idefics3() if "Idefics3" in config.model else qwen(config.model, torch.bfloat16)
     tokens = PROMPT_TOKENS[model.config.model_type]
     train = config.train
-    return {
-        "step": sft_memory(
-            model, config.lora_rank, train.micro_batch_size, tokens, train.gradient_checkpointing
-        )
-    }
+    return sft_step(model, config.lora_rank, train.micro_batch_size, tokens, train.gradient_checkpointing)
 
 
-def scorer_training(config: adiee_scorer.Config) -> dict[str, int]:
-    """Bytes of a step that trains the ADIEE scorer."""
+def scorer_training(config: adiee_scorer.Config) -> tuple[int, int]:
+    """Bytes and operations of a micro-batch's step that trains the ADIEE scorer."""
     scorer, _ = adiee_scorer.make_trainable(config, llava())
     side = require_size(images_of(config.data))
-    return {"step": scorer_step(scorer, config.train, config.train.shares()[0].stop, side)[0]}
+    return scorer_step(scorer, config.train, config.train.shares()[0].stop, side)
+
+
+def vlm_step(config: adiee_scorer.Config | vlm_sft.Config) -> tuple[int, int]:
+    """Bytes and operations of a micro-batch's step of a vision-language model."""
+    return scorer_training(config) if isinstance(config, adiee_scorer.Config) else sft_training(config)
+
+
+def trainings(recipe: str, words: Sequence[str] = ()) -> list[Any]:
+    """Settings of a recipe's training, or of those of its phases."""
+    _, config = load_recipe(recipe, words)
+    return [phase.settings for phase in config.phases.values()] if hasattr(config, "phases") else [config]
 
 
 @cache
@@ -318,13 +319,8 @@ def tokenizer_of(texts: list[str], special: list[str]) -> PreTrainedTokenizerFas
 def stages(recipe: str, editor: Blueprint, processes: int = 1) -> dict[str, int]:
     """Most bytes that each stage of a recipe needs."""
     _, config = load_recipe(recipe, [])
-    if recipe.startswith("dice-"):
-        first = next(iter(config.phases.values())).settings if hasattr(config, "phases") else config
-        return sft_training(first)
-    if recipe == "captioner":
-        return sft_training(config)
-    if recipe.startswith("adiee-scorer"):
-        return scorer_training(config)
+    if recipe in OF_VLMS:
+        return {"step": max(vlm_step(training)[0] for training in trainings(recipe))}
     if recipe.startswith("humanedit"):
         clip_scorer = scorer("vifi_clip").requires_grad_(True)
         assert isinstance(clip_scorer, ViFiClip)

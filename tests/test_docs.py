@@ -216,6 +216,14 @@ def test_tables_of_recipes_agree_with_their_headers():
     assert {("adiee-scorer", "memory"), ("klein-refl", "hours"), ("kontext-flow-grpo", "memory")} <= compared
 
 
+def test_hours_of_the_scorers_are_those_of_their_headers():
+    (said,) = re.findall(r"^Hours of the scorers.*", TEXTS["label.md"], re.M)
+    told = re.findall(r"`([\w-]+)` (about [\d.]+ hours on an [\w ]+?)[,.]", said)
+    assert len(told) == 2
+    for recipe, hours in told:
+        assert f": {hours}" in "\n".join(header(recipe)), recipe
+
+
 def test_packages_are_installed_from_a_checkout():
     """Nothing was released."""
     for page in PAGES:

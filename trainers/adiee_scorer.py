@@ -12,6 +12,7 @@ the same state is read in training and use; labels between classes are soft (`co
 Command: rewardedit train adiee-scorer data.magicbrush.path=FOLDER
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from rewardedit.processes import processes
 from rewardedit.scorers.adiee import Adiee, width_of
 from rewardedit.scorers.adiee_head import HEAD, SETTINGS, AdieeSettings, HeadKind, ScoreHead
 from rewardedit.scorers.adiee_text import QUESTIONS, Layout, Prompts, add_token, add_words
+from rewardedit.stages.lazy import Lazy
 from rewardedit.training import run
 from rewardedit.training.checkpoints import TrainedParameters
 from rewardedit.training.estimate import plan_of
@@ -99,18 +101,22 @@ def plan(config: Config) -> list[str]:
         require_settings(config)
         return f"scorer: {config.model}, {what}, head {config.head}, layout {config.layout}"
 
+    rows = Lazy(lambda: open_named(config.data))
+
     def data() -> str:
-        rows = open_named(config.data)
-        for table in (rows, *([] if config.held_out is None else [open_rows(config.held_out)])):
+        for table in (rows(), *([] if config.held_out is None else [open_rows(config.held_out)])):
             require_label(table[0])
-        steps = config.train.over(len(rows)).max_steps
-        passes = steps * config.train.batch_size / len(rows)
-        return f"data: {len(rows)} labelled rows, {steps} steps, {passes:.1f} passes"
+        steps = config.train.over(len(rows())).max_steps
+        passes = steps * config.train.batch_size / len(rows())
+        return f"data: {len(rows())} labelled rows, {steps} steps, {passes:.1f} passes"
 
     def cost() -> list[str]:
         vlm = blueprint(config.model, frozen_type(config.train, config.lora_rank))
-        place = (config.train.shares()[0].stop, require_size(images_of(config.data)))
-        return scorer_lines(lambda: make_trainable(config, vlm)[0], config.train, *place)
+        train = config.train
+        with suppress(ValueError):  # without rows, memory is known and the length is not
+            train = train.over(len(rows()))
+        place = (train.shares()[0].stop, require_size(images_of(config.data)))
+        return scorer_lines(lambda: make_trainable(config, vlm)[0], train, *place)
 
     return plan_of(model, lambda: length_line(config.train), cost, data)
 

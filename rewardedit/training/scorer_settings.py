@@ -34,11 +34,12 @@ class TrainConfig(LoopConfig):
     mixed_precision: Precision = "bf16"
 
     def over(self, rows: int) -> "TrainConfig":
-        """Settings with `max_steps` for `epochs` passes over the given number of rows; unchanged without
-        `epochs`.
+        """Settings whose `max_steps` are `epochs` passes over the given number of rows, and which state no
+        `epochs` any more; unchanged without `epochs`.
         """
-        steps = self.max_steps if self.epochs is None else math.ceil(self.epochs * rows / self.batch_size)
-        return replace(self, max_steps=steps)
+        if self.epochs is None:
+            return self
+        return replace(self, max_steps=math.ceil(self.epochs * rows / self.batch_size), epochs=None)
 
     def shares(self) -> list[slice]:
         """Micro-batches, as slices of a process's share of a batch.

@@ -54,7 +54,8 @@ def _rate(precision: Precision) -> float:
 
 
 def duration(seconds: float) -> str:
-    """A time in words: "12 minutes", "3.4 hours"."""
+    """A time in words: "12 minutes", "3.4 hours", "506 hours"."""
     if seconds < 5400:
         return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours"
+    hours = seconds / 3600
+    return f"{hours:.1f} hours" if hours < 100 else f"{hours:,.0f} hours"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from rewardedit.scorers.adiee_text import ANSWER, add_token
 from rewardedit.shapes import Shapes
 from rewardedit.trainers import adiee_scorer as trainer
 from rewardedit.trainers.adiee_scorer import Config, TrainConfig
+from rewardedit.training import timing
+from rewardedit.training.estimate import PlanIncomplete
 from rewardedit.training.score_token import answer_loss, losses, score_loss
 from tests.data.layouts import write_labelled_shapes
 from tests.forks import launch
@@ -410,6 +413,30 @@ def test_a_batch_that_does_not_part_is_told_before_anything_is_loaded(rows, mode
         with pytest.raises(ValueError, match="batch_size: expected 5 to part into micro-batches of 2"):
             stage(asked)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_times_all_passes_over_the_rows(rows, model, monkeypatch):
+    """While the rows are not there, a step's time is told, and memory too."""
+    monkeypatch.setattr(timing, "_rate", lambda precision: 1e4)
+    asked = config(rows, model)
+    number = len(open_rows(asked.data["labelled"]))
+
+    def hours(epochs: float | None, steps: int, where: str) -> float:
+        train = replace(asked.train, epochs=epochs, max_steps=steps)
+        data = {"labelled": replace(asked.data["labelled"], path=where)}
+        try:
+            lines = trainer.plan(replace(asked, train=train, data=data))
+        except PlanIncomplete as incomplete:
+            lines = incomplete.lines
+        assert any(line.startswith("memory, GiB: step") for line in lines)
+        (line,) = [line for line in lines if " time on this machine" in line]
+        (said,) = re.findall(r"([\d,]+)(?:\.\d)? hours", line)
+        assert line.startswith("training time" if where == rows else "a step's 4 rows: time")
+        return int(said.replace(",", ""))
+
+    passes = hours(2.0, 7, rows)
+    assert passes == pytest.approx(hours(None, number // 2, rows), abs=1)
+    assert passes == pytest.approx(hours(2.0, 7, f"{rows}-missing") * number // 2, rel=0.02)
 
 
 def test_words_of_the_questions_are_trained_as_tokens(rows, model):

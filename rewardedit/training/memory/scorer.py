@@ -75,11 +75,18 @@ def scorer_step(scorer: Adiee, train: TrainConfig, rows: int, side: int) -> tupl
 
 
 def scorer_lines(make: Callable[[], Adiee], train: TrainConfig, rows: int, side: int) -> list[str]:
-    """Time and memory of the training of a scorer on `meta`, or the reason why they cannot be estimated."""
+    """Time and memory of the training of a scorer on `meta`, or the reason why they cannot be estimated.
+
+    As long as the rows, and so the steps of `train.epochs`, are unknown, the time is that of a step.
+    """
     try:
         memory, operations = scorer_step(make(), train, rows, side)
     except Exception as error:  # a model that does not support `meta` is no reason to refuse a recipe
         reason = str(error).partition("\n")[0]
         return [f"time and memory: not estimated ({type(error).__name__}: {reason})"]
-    steps = train.max_steps * train.batch_size / rows
-    return [time_line("training", operations * steps, train.mixed_precision), table({"step": memory})]
+    of_a_step = operations * train.batch_size / rows
+    if train.epochs is None:
+        time = time_line("training", of_a_step * train.max_steps, train.mixed_precision)
+    else:
+        time = time_line(f"a step's {train.batch_size} rows:", of_a_step, train.mixed_precision)
+    return [time, table({"step": memory})]

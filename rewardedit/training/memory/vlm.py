@@ -1,4 +1,4 @@
-"""Memory of supervised fine-tuning of a vision-language model, estimated on `meta`.
+"""Memory and operations of supervised fine-tuning of a vision-language model, estimated on `meta`.
 
 The vision tower is frozen and no gradient passes through it, so that the language model's step decides.
 """
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from rewardedit.training.memory.peak import FULL, OVERHEAD, peak_memory
 from rewardedit.training.memory.stages import MOMENTS
@@ -15,8 +16,8 @@ from rewardedit.training.vlm_lora import linear_layers
 ANSWER = 128  # tokens of a long answer
 
 
-def sft_memory(model: Any, rank: int, rows: int, tokens: int, checkpointing: bool = True) -> int:
-    """Bytes of a step that trains a LoRA on a micro-batch, at most.
+def sft_step(model: Any, rank: int, rows: int, tokens: int, checkpointing: bool = True) -> tuple[int, int]:
+    """Bytes of a step that trains a LoRA on a micro-batch, at most, and its operations.
 
     Args:
         model: the whole model, on `meta`, in the type of its frozen weights; it is wrapped by PEFT.
@@ -42,4 +43,8 @@ def sft_memory(model: Any, rank: int, rows: int, tokens: int, checkpointing: boo
         return model.get_output_embeddings()(hidden).float().logsumexp(2).sum()
 
     learned = sum(p.numel() for p in trained)
-    return frozen + (2 * FULL + MOMENTS["adamw"]) * learned + peak_memory(step, model.dtype).peak + OVERHEAD
+    needed = frozen + (2 * FULL + MOMENTS["adamw"]) * learned + peak_memory(step, model.dtype).peak + OVERHEAD
+    # Operations are counted apart, as the counter takes attention to pieces, which need more memory.
+    with FlopCounterMode(display=False) as counter:
+        peak_memory(step, model.dtype)
+    return needed, counter.get_total_flops()
