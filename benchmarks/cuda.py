@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-TOTAL = 540.0  # total seconds of all parts
+TOTAL = 540.0  # seconds of the whole program
 TAIL = 6000  # last characters of a part's output that are kept
+FOLDERS = re.compile(r"(?<![\w.:/…])/(?:[\w.@+~-]+/)+")  # of an absolute path, and not of an address
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ def environment_of(tree: Path, name: str = "") -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # what one part has read, the next need not compile again
+        "TMPDIR": str(tree),  # what a part that is cut off leaves is removed with the copy
     }
     cache = tree / "caches" / name
     caches = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "TRITON_CACHE_DIR": f"{cache}/triton"}
@@ -173,9 +175,16 @@ def run_part(part: Part, seconds: float, tree: Path, tiny: bool = False) -> dict
         finally:
             _kill_group(process)
     record["seconds"] = round(time.monotonic() - began, 1)
-    measured = json.loads(figures.read_text()) if figures.is_file() else {}
-    text = output.read_text(errors="replace")
+    measured = json.loads(without_folders(figures.read_text(), tree)) if figures.is_file() else {}
+    text = without_folders(output.read_text(errors="replace"), tree)
     return {**record, "status": status, "tail": text[-TAIL:], "figures": {**measured, **_rate(text)}}
+
+
+def without_folders(text: str, tree: Path) -> str:
+    """A text with paths from the copy on, and only the last part of others: results are kept, and say nothing
+    of the machine's folders.
+    """
+    return FOLDERS.sub("…/", text.replace(f"{tree}/", ""))
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
@@ -224,12 +233,13 @@ def failures(results: dict[str, dict[str, Any]]) -> list[str]:
 
 def write(out: Path, environment: dict[str, Any], results: dict[str, dict[str, Any]]) -> Path:
     """Writes cuda-DEVICE.json and its HTML page; returns the path of the former."""
+    from rewardedit.files import write_json
     from rewardedit.reports.report import Report
 
     device = re.sub(r"[^a-z0-9]+", "-", environment["device"].split(",")[0].lower()).strip("-")
     path = out / f"cuda-{device}.json"
     record = {"command": "make cuda", **environment, "failed": failures(results), "parts": results}
-    path.write_text(json.dumps(record, indent=2) + "\n")
+    write_json(path, record)
 
     report = Report(f"make cuda on {environment['device']}")
     report.output(json.dumps(environment, indent=2))
@@ -259,6 +269,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Runs the requested parts. Exit codes: 0 all succeeded, 1 some failed or were cut off,
     2 the request cannot be carried out.
     """
+    began = time.monotonic()
     parser = argparse.ArgumentParser(description="Runs on a CUDA machine what no CPU can show.")
     parser.add_argument("--out", default=str(ROOT / "benchmarks" / "results"), help="folder of the results")
     parser.add_argument(
@@ -292,7 +303,8 @@ def main(words: Sequence[str] | None = None) -> int:
             os.environ[COMMIT] = made_from  # for the parts, whose copy has no git
         print(f"commit: {made_from} (from {source})" if made_from else f"commit: unknown; set {COMMIT}")
         made_on = {**environment(), "commit": made_from, "commit_from": source}
-        results = run_parts(parts, tree, lambda records: write(out, made_on, records), tiny=args.tiny)
+        left = TOTAL - (time.monotonic() - began)
+        results = run_parts(parts, tree, lambda records: write(out, made_on, records), left, args.tiny)
         print(f"results: {write(out, made_on, results)}")
     failed = failures(results)
     print(f"failed: {', '.join(failed)}" if failed else "all parts are well")

@@ -249,13 +249,13 @@ def peak(make: Callable[[], Work], way: str) -> float:
     """Peak GiB of two steps, including models: of the device's memory, or of the process on a CPU, without
     what loading the models took at its most.
     """
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
     work = make()
     gc.collect()
     if RESET.exists():
         RESET.write_text("5")
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     for _ in range(2):
         WAYS[way](work, Clock(work.pipe.device))
     if work.pipe.device.type == "cuda":

@@ -68,9 +68,38 @@ def test_each_part_compiles_into_a_folder_of_its_own(tmp_path):
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
     code = f"import os; print(*(os.environ[name] for name in {names}), sep='\\n')"
     found = cuda.run_parts([script("a", code), script("b", code)], tmp_path, len, total=60)
-    folders = [line for part in found.values() for line in part["tail"].split()]
-    assert len(set(folders)) == 4
-    assert all(Path(folder).is_relative_to(tmp_path) for folder in folders)
+    a, b = (part["tail"].split() for part in found.values())
+    assert a == ["caches/a/inductor", "caches/a/triton"]
+    assert b == ["caches/b/inductor", "caches/b/triton"]
+
+
+def test_a_part_s_temporary_files_are_in_the_copy(tmp_path):
+    code = "import os, tempfile; open(tempfile.mkdtemp() + '/left', 'w').close(); os.kill(os.getpid(), 9)"
+    assert cuda.run_part(script("leaves", code), 60, tmp_path)["status"] == "failed"
+    assert len(list(tmp_path.rglob("left"))) == 1
+
+
+def test_results_name_no_folders_of_the_machine(tmp_path):
+    code = """
+import json, os
+line = f'{os.getcwd()}/rewardedit/cli.py and "/opt/x/site-packages/torch/nn.py", 3; 9 images/s; http://a/b/c'
+print(line)
+open(os.environ['FIGURES'], 'w').write(json.dumps({'error': line}))
+"""
+    found = cuda.run_part(script("says", code), 60, tmp_path)
+    line = 'rewardedit/cli.py and "…/nn.py", 3; 9 images/s; http://a/b/c'
+    assert found["tail"] == f"{line}\n"
+    assert found["figures"] == {"error": line, "images_per_second": 9.0}
+
+
+def test_figures_are_replaced_as_a_whole(tmp_path):
+    """A part is killed at any moment, and its figures are read then."""
+    figures = Figures(tmp_path / "figures.json")
+    figures.add("first", 1.5)
+    os.link(figures.path, tmp_path / "before.json")
+    figures.add("second", float("nan"))
+    assert json.loads((tmp_path / "before.json").read_text()) == {"first": 1.5}
+    assert json.loads(figures.path.read_text()) == {"first": 1.5, "second": None}
 
 
 def test_it_goes_on_after_a_failure_and_writes_down_what_there_is(tmp_path):
@@ -262,6 +291,16 @@ def test_the_tests_part_finds_its_tests_and_those_that_train_come_last(tmp_path)
     files = [word for word in cuda.PYTEST if word.startswith("tests/")]
     assert "attention" in files[0]
     assert names[-1] == "test_the_small_models_are_trained_from_scratch"
+
+
+@pytest.mark.slow
+def test_the_gpu_s_tests_load_no_published_model(tmp_path):
+    """The first of them, which names no device, passes on a CPU without network."""
+    cuda.lay_out(tmp_path)
+    words = (*cuda.PYTEST, "-k", "test_edit_and_score")
+    found = cuda.run_part(Part("tests", 1, words, words), 600, tmp_path)
+    assert found["status"] == "ok", found["tail"]
+    assert "test_edit_and_score PASSED" in found["tail"]
 
 
 @pytest.mark.slow

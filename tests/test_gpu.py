@@ -13,10 +13,11 @@ from rewardedit.diffusion.attention import set_attention
 from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
 from rewardedit.diffusion.reward_guidance import ascent_direction
 from rewardedit.shapes import Shapes
-from tests.models import tiny_unet
+from tests.models import small, tiny_unet
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
+SMALL = ["--world", "shapes"]  # published models are not there offline
 STEPS = [
     "train.max_steps=2",
     "train.batch_size=4",
@@ -43,12 +44,14 @@ def test_edit_and_score(tmp_path, capsys):
         "2",
         "--mask",
         "auto",
+        *SMALL,
     ]
     assert main(["--debug", "edit", str(image), *words]) == 0
     assert "attention:" in capsys.readouterr().out
     edited = str(tmp_path / "out" / "cat.png")
     scorers = ["clip_d", "vifi_clip", "l1", "clip_d:0.7,l1:0.3"]
-    assert main(["--debug", "score", str(image), edited, "make it red", "--json", "--scorer", *scorers]) == 0
+    words = [edited, "make it red", "--json", *SMALL, "--scorer", *scorers]
+    assert main(["--debug", "score", str(image), *words]) == 0
     assert all(record["valid"] for record in json.loads(capsys.readouterr().out))
 
 
@@ -73,8 +76,8 @@ def test_mask_guidance_in_fp16_keeps_what_lies_outside():
 def test_reward_guidance_in_fp16_has_the_gradient_of_fp32(name):
     samples = Shapes("val").batch(0, 4)
     source = samples.source.to(DEVICE)
-    scorer = load_scorer(name).to(DEVICE)
-    editor = load_editor("shapes/editor", device=DEVICE)
+    scorer = load_scorer(small(name), device=DEVICE)
+    editor = load_editor("shapes/editor", device=DEVICE, dtype=torch.float32)
     large = torch.nn.Upsample((256, 256))(samples.target).to(DEVICE)
     with torch.no_grad():
         clean = (

@@ -1,7 +1,6 @@
 """Figures of a part, and the clock and the memory that they are read from."""
 
 import gc
-import json
 import statistics
 import time
 import traceback
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 from rewardedit import devices
+from rewardedit.files import write_json
 
 GIB = 2**30
 
@@ -29,7 +29,7 @@ class Figures:
         self.values[name] = value
         print(f"{name}: {value}", flush=True)
         if self.path is not None:
-            self.path.write_text(json.dumps(self.values, indent=2) + "\n")
+            write_json(self.path, self.values)  # whole, whenever the part is cut off
 
     def measure(self, name: str, work: Callable[[], Any]) -> None:
         """Adds the result of `work`, or the error that it raises, and frees what it used."""
@@ -83,3 +83,19 @@ def reset_peak() -> None:
 def peak_gib() -> float | None:
     """Peak of the memory of tensors on the GPU since `reset_peak`; None without a GPU."""
     return torch.cuda.max_memory_allocated() / GIB if torch.cuda.is_available() else None
+
+
+def reset_reserved() -> None:
+    """Begins to measure the peak of the memory that torch takes from the GPU anew; what is free is given
+    back, and has to be taken again.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_reserved_gib() -> float | None:
+    """Peak of the memory that torch has taken from the GPU since `reset_reserved`, with that of CUDA graphs,
+    which holds no tensors while they are replayed; None without a GPU.
+    """
+    return torch.cuda.max_memory_reserved() / GIB if torch.cuda.is_available() else None

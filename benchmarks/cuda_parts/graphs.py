@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cuda_parts.figures import Figures, device, milliseconds, now, peak_gib, reset_peak, seconds
+from cuda_parts.figures import Figures, device, milliseconds, now, peak_reserved_gib, reset_reserved, seconds
 from rewardedit import devices
 from rewardedit.diffusion.families import Conditioning, family_of
 from rewardedit.diffusion.replaying import Replay, replay_calls
@@ -103,10 +103,10 @@ def sampling(pipe: Any, way: str, side: int, batch: int, steps: int, rounds: int
         return unet(sample, times, encoder_hidden_states=words, return_dict=False)[0].clone()
 
     plain = predict()
+    reset_reserved()
     with running(unet, way):
         first = seconds(predict)
         difference = require_near(predict(), plain)
-        reset_peak()
         cost = seconds_per_step(pipe, side, batch, steps, rounds)
     figures = {
         "step_ms": 1000 * cost["plain"],
@@ -115,8 +115,8 @@ def sampling(pipe: Any, way: str, side: int, batch: int, steps: int, rounds: int
         "first_call_seconds": first,
         "difference": difference,
     }
-    peak = peak_gib()
-    return figures if peak is None else {**figures, "peak_gib": peak}
+    peak = peak_reserved_gib()
+    return figures if peak is None else {**figures, "peak_reserved_gib": peak}
 
 
 def rollout_step(pipe: Any, way: str, side: int, batch: int, steps: int, rounds: int) -> dict[str, float]:
@@ -135,12 +135,12 @@ def rollout_step(pipe: Any, way: str, side: int, batch: int, steps: int, rounds:
         with devices.autocast(unet.device.type, enabled=unet.dtype == torch.float32):
             rollout(family_of(pipe), unet, pipe.scheduler, noise, cond, config)
 
+    reset_reserved()
     with running(unet, way):
         first = seconds(roll)
-        reset_peak()
         figures = {"step_ms": milliseconds(roll, rounds) / steps, "first_rollout_seconds": first}
-    peak = peak_gib()
-    return figures if peak is None else {**figures, "peak_gib": peak}
+    peak = peak_reserved_gib()
+    return figures if peak is None else {**figures, "peak_reserved_gib": peak}
 
 
 def graphs(figures: Figures, tiny: bool) -> None:

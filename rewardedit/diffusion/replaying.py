@@ -127,7 +127,8 @@ class Replay:
                     call()
             here.wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool):
+            # Threads beside this one may read ahead meanwhile, which pins memory.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                 output = call()
         return graph, output
 
