@@ -183,7 +183,7 @@ def test_vifi_clip(tmp_path):
 
 def test_the_small_models_are_trained_from_scratch(tmp_path):
     few = ["train.batch_size=10", "samples=70"]
-    run("shapes/autoencoder", tmp_path / "vae", *few)
+    run("shapes/autoencoder", tmp_path / "vae", *few, "evaluate_n=7")
     run("shapes/clip", tmp_path / "clip", *few)
     run("shapes/text-encoder", tmp_path / "text", *few, f"clip={tmp_path}/clip/clip")
     words = ["evaluate_n=7"]
