@@ -93,7 +93,9 @@ def release_held() -> bool:
 
 
 def free_memory() -> None:
-    """Collects garbage and empties the device's cache: slow, and of use after memory ran out alone."""
+    """Collects garbage and empties the device's cache: slow, and of use where memory ran out, or where a
+    training has ended, whose modules refer to one another.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

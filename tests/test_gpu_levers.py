@@ -1,5 +1,7 @@
 """What is faster on a GPU gives the same there: python -m pytest -m gpu"""
 
+import threading
+
 import pytest
 import torch
 from torch import nn
@@ -63,6 +65,51 @@ def test_replayed_steps_edit_alike():
         assert (edited - plain).abs().max() < 1e-3
     assert replay.failure is None
     assert len(replay.recorded) == 1
+
+
+def test_a_call_is_recorded_while_others_pin_memory():
+    """Rows are read ahead, into pinned memory, while rollouts are recorded."""
+    over = threading.Event()
+    failures = []
+
+    def pin() -> None:
+        size = 1
+        while not over.is_set():
+            size = size % 2**22 + 4096  # sizes that the allocator does not have yet
+            try:
+                torch.empty(size).pin_memory()
+            except RuntimeError as error:
+                failures.append(error)
+                return
+
+    unet = tiny_pipeline().to("cuda").unet
+    replay = replay_calls(unet)
+    thread = threading.Thread(target=pin)
+    thread.start()
+    try:
+        with torch.no_grad():
+            for rows in range(1, 9):
+                sample = torch.randn(rows, unet.config.in_channels, 8, 8, device="cuda")
+                words = torch.randn(rows, 77, unet.config.cross_attention_dim, device="cuda")
+                unet(sample, torch.tensor(5, device="cuda"), words)
+    finally:
+        over.set()
+        thread.join()
+    assert not failures
+    assert (replay.failure, replay.made) == (None, 8)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_calls_on_the_second_gpu_are_replayed_there():
+    unet = tiny_pipeline().to("cuda:1").unet
+    words = torch.randn(1, 77, unet.config.cross_attention_dim, device="cuda:1")
+    samples = torch.randn(2, 1, unet.config.in_channels, 8, 8, device="cuda:1")
+    time = torch.tensor(5, device="cuda:1")
+    with torch.no_grad():
+        plain = [unet(sample, time, words).sample for sample in samples]
+        replay_calls(unet)
+        for sample, expected in zip(samples, plain, strict=True):
+            assert (unet(sample, time, words).sample - expected).abs().max() < 1e-3
 
 
 def test_replayed_rollouts_follow_the_weights_under_autocast():

@@ -22,7 +22,10 @@ from rewardedit import (
     two_round_edit,
 )
 from rewardedit.cli import main
-from rewardedit.diffusion.editors import SamplingConfig
+from rewardedit.cli.bench_editors import open_model
+from rewardedit.diffusion.editors import Editor, SamplingConfig
+from rewardedit.diffusion.families.instruct_pix2pix import InstructPix2Pix
+from rewardedit.synthesis import methods
 from rewardedit.training import loop
 from rewardedit.training.checkpoints import checkpoints
 from rewardedit.training.fit import SmallTrainConfig, fit
@@ -369,6 +372,30 @@ def test_a_pipeline_whose_weights_wait_in_memory_edits(make, standin_device, mon
     editor.pipe.enable_model_cpu_offload(device=standin_device)
     for _ in range(2):
         assert editor(source, "make it red", settings=settings).allclose(expected, atol=1e-3)
+
+
+def test_flow_editors_are_loaded_in_bfloat16_by_every_command(standin_device, tmp_path, monkeypatch):
+    """They overflow in float16, in which Stable Diffusion is loaded."""
+    tiny_kontext().save_pretrained(tmp_path)
+    loaded: list[Editor] = []
+
+    def load(*names, **options) -> Editor:
+        loaded.append(load_editor(*names, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(methods, "load_editor", load)
+    methods.load_method(methods.MethodConfig(model=str(tmp_path)))
+    editor, config = open_model(str(tmp_path), 0)
+    assert [one.pipe.dtype for one in (*loaded, editor)] == [torch.bfloat16] * 2
+    assert config.dtype == "bfloat16"
+
+
+def test_a_masked_text_is_encoded_on_the_device(standin_device):
+    pipe = tiny_pipeline()
+    pipe.text_encoder.config.use_attention_mask = True
+    plain = InstructPix2Pix().encode_prompts(pipe, ["make it red"])
+    encoded = InstructPix2Pix().encode_prompts(pipe.to(standin_device), ["make it red"])
+    torch.testing.assert_close(encoded.cpu(), plain, rtol=0, atol=1e-4)
 
 
 def interrupted_at(step: int):

@@ -300,10 +300,13 @@ def lazy_dataset(
     """The examples in order as a data set of TRL's, whose images are read when they are used."""
     from datasets import Dataset
 
+    # Data sets hash what their functions hold, a model's weights too.
+    speaker = replace(vlm, model=None)
+
     def read(columns: dict[str, list[int]]) -> dict[str, list[Any]]:
         examples = []
         for task, index in zip(columns["task"], columns["index"], strict=True):
-            examples.append(as_texts(vlm, tasks[task][index], tasks[task].opens_answer))
+            examples.append(as_texts(speaker, tasks[task][index], tasks[task].opens_answer))
         return {name: [example[name] for example in examples] for name in examples[0]}
 
     columns = dict(zip(("task", "index"), map(list, zip(*order, strict=True)), strict=True))

@@ -127,13 +127,11 @@ def make_edits(model: str, table: Path, folder: Path, seed: int) -> None:
 
 def open_model(model: str, seed: int) -> tuple[Any, Any]:
     """An editor, and the settings of its edits: its own."""
-    from rewardedit import devices
     from rewardedit.diffusion.editors import load_editor
     from rewardedit.editing import EditRunConfig
 
-    dtype = devices.inference_dtype(None)
-    editor = load_editor(model, dtype=dtype)
-    name = str(dtype).removeprefix("torch.")
+    editor = load_editor(model)
+    name = str(editor.pipe.dtype).removeprefix("torch.")
     return editor, EditRunConfig(model=model, settings=editor.settings, seed=seed, dtype=name)
 
 

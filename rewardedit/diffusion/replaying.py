@@ -10,7 +10,7 @@ What else Python chose while a call was recorded stays as it was, until `Replay.
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,7 @@ class Replay:
         self.too_large: set[str] = set()  # calls whose recording does not fit into memory
         self.state: list[Any] = []  # of the denoiser, when it was recorded
         self.pool: Any = None  # memory of all recordings: they run one at a time, and outputs are copied
+        self.stream: Any = None  # on which all are recorded, as a pool belongs to one
         self.made = 0
         self.seconds = 0.0
         self.as_they_are = 0  # calls that were not replayed
@@ -111,11 +112,12 @@ class Replay:
         return any(tensor.is_cuda for tensor in tensors)
 
     def record(self, call: Callable[[], Any]) -> tuple[Any, Any]:
-        """A CUDA graph of a call, and what the call returned."""
+        """A CUDA graph of a call on the current GPU, and what the call returned."""
         if self.pool is None:
             self.pool = torch.cuda.graph_pool_handle()
+            self.stream = torch.cuda.Stream()
         here = torch.cuda.current_stream()
-        aside = torch.cuda.Stream()
+        aside = self.stream
         aside.wait_stream(here)
         # A weight that autocast has cast before would not be cast again when it has changed.
         dtype = torch.get_autocast_dtype("cuda")
@@ -127,8 +129,8 @@ class Replay:
                     call()
             here.wait_stream(aside)
             graph = torch.cuda.CUDAGraph()
-            # Threads beside this one may read ahead meanwhile, which pins memory.
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            # Other threads may pin memory, or watch over NCCL, meanwhile.
+            with torch.cuda.graph(graph, self.pool, aside, capture_error_mode="thread_local"):
                 output = call()
         return graph, output
 
@@ -177,13 +179,18 @@ class Replay:
     def _record(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Recording:
         """Records a call on tensors of its own, which calls outside of an inference mode may write too."""
         where = max(tensors, key=Tensor.numel).device  # time steps may be on the host
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), _current(where):
             inputs = [tensor.to(where, copy=True) for tensor in tensors]
             held = iter(inputs)
             values, layout = tree_flatten((args, kwargs))
             arguments = tree_unflatten([next(held) if isinstance(v, Tensor) else v for v in values], layout)
             graph, output = self.record(lambda: self.forward(*arguments[0], **arguments[1]))
         return Recording(graph, inputs, output)
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Context in which a GPU is the current one: kernels of others would not be in the recording."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _ran_out(error: BaseException) -> bool:

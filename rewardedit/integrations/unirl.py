@@ -10,6 +10,7 @@ from unirl.reward.base import PromptRewardComponentSpec, RewardBackend
 from unirl.types.reward import RewardRequest, RewardResponse
 
 from rewardedit.batch import EditBatch
+from rewardedit.batch_sizes import free_memory
 from rewardedit.images import read_images, resize
 from rewardedit.integrations.edit_reward import BATCH_SIZE, EditReward, require_sources
 
@@ -54,6 +55,7 @@ class EditRewardBackend(RewardBackend):
 
     def offload(self) -> None:
         self.reward.scorer.to("cpu")
+        free_memory()  # of the device, for the others on it
 
     def onload(self) -> None:
         self.reward.scorer.to(self.reward.device)

@@ -6,6 +6,7 @@ from typing import Any
 
 from reward_service.scorers.base import BaseScorer  # pyright: ignore[reportMissingImports]
 
+from rewardedit.batch_sizes import free_memory
 from rewardedit.integrations.edit_reward import BATCH_SIZE, EditReward
 
 
@@ -41,6 +42,7 @@ class EditScorer(BaseScorer):
 
     def offload(self) -> None:
         self.reward.scorer.to("cpu")
+        free_memory()  # of the device, for the others on it
 
     def onload(self) -> None:
         self.reward.scorer.to(self.reward.device)

@@ -210,7 +210,11 @@ def quantised(
     }
     chosen = four if bits == "4bit" else {"load_in_8bit": True}
     config = BitsAndBytesConfig(**chosen, llm_int8_skip_modules=[f".*{name}" for name in OTHER_PARTS])
-    return {"quantization_config": config, "device_map": {"": device}}
+    place = torch.device(device)
+    if place.type == "cuda" and place.index is None:
+        # accelerate trains it on several GPUs only if each process names its own
+        place = torch.device("cuda", torch.cuda.current_device())
+    return {"quantization_config": config, "device_map": {"": place}}
 
 
 def require_vlm(name: str) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from rewardedit.batch_sizes import free_memory
 from rewardedit.config import to_dict
 from rewardedit.files import AnyPath, remove, rename, to_json, write_json
 from rewardedit.language.endpoint import Usage
@@ -269,7 +270,8 @@ def variants(
     """Trains several variants one after another, each by all processes together; returns their results.
 
     The first runs in `folder`, the others in folder/variants/NAME; each leaves `result` there. Complete
-    results that were made with the same settings are reused.
+    results that were made with the same settings are reused. What a training leaves in memory is freed before
+    the next one.
 
     Args:
         make: trains the variant of a name in a folder.
@@ -281,6 +283,7 @@ def variants(
         settings = {"variant": name, **made_of}
         if not is_made(results[name], settings):
             make(name, variant)
+            free_memory()
             mark_made(results[name], settings)
     return results
 

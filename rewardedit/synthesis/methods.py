@@ -105,7 +105,8 @@ class MethodConfig:
     # sampler; None: DDIM for methods that invert the source, otherwise the model's own
     scheduler: Literal["ddim", "euler_ancestral"] | None = None
     cross_attention_guidance: float = 0.15  # weight of the source's attention in Pix2Pix-Zero
-    dtype: str | None = None  # type of the weights; None: float16 on a GPU, float32 on a CPU
+    # type of the weights; None: float32 on a CPU, on a GPU float16, for editors by flow matching bfloat16
+    dtype: str | None = None
     graphs: bool = False  # on a GPU, record an editor's steps as CUDA graphs and replay them
 
     def __post_init__(self) -> None:
@@ -145,7 +146,7 @@ def load_method(config: MethodConfig, policy: str = "crop") -> Method:
 
 def edit_with(config: MethodConfig) -> Method:
     """Method that samples from an editor that follows instructions."""
-    dtype = devices.inference_dtype(config.dtype)
+    dtype = "auto" if config.dtype is None else devices.inference_dtype(config.dtype)
     device = devices.default_device()
     if config.graphs and device == "cpu":
         print_on_main("graphs: not recorded (no GPU)")

@@ -11,6 +11,7 @@ import torch
 
 from rewardedit import devices
 from rewardedit.batch import EditBatch
+from rewardedit.batch_sizes import free_memory
 from rewardedit.data.worlds import Samples
 from rewardedit.diffusion.editor_files import LORA
 from rewardedit.diffusion.editors import Editor, load_editor
@@ -46,6 +47,7 @@ def train_watched(
     lora_of = base if train.lora_rank else None
     monitor = HackingMonitor(*prompts, scorers, folder, config, checks, lora_of, guidance)
     result = tune(monitor)
+    free_memory()
     if monitor.stopped and processes().is_main_process:
         with replaced(result) as aside:
             shutil.copytree(monitor.best_folder, aside)

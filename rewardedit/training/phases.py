@@ -9,7 +9,6 @@ result there. A finished phase is not repeated if its settings are the same, and
 takes results from.
 """
 
-import gc
 import json
 import re
 import sys
@@ -18,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rewardedit import config as configs
+from rewardedit.batch_sizes import free_memory
 from rewardedit.files import write_json
 from rewardedit.processes import on_main_process, print_on_main, processes
 from rewardedit.stages.stage import MAKING, is_finished, is_made, mark_made, plain, recorded, require_same
@@ -176,13 +174,6 @@ def begin(folder: Path, made_of: dict[str, Any]) -> None:
         write_json(folder / MAKING, plain(made_of))
 
     on_main_process(write)
-
-
-def free_memory() -> None:
-    """Frees the memory of a training that has ended for the next one."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def main(config: Config, folder: Path, resume: bool = False) -> None:

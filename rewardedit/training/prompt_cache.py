@@ -149,8 +149,8 @@ def _rows_of(arrays: Values) -> list[Values | None]:
 
 def loaded_once(editor: Editor) -> Lazy[Editor]:
     """The editor, for a stage; a worker in another process loads it again, onto its own device."""
-    name = name_of(editor)
-    return Lazy(lambda: load_base(name, devices.default_device(), editor.quantize), editor)
+    name, bits = name_of(editor), editor.quantize
+    return Lazy(lambda: load_base(name, devices.default_device(), bits), editor)
 
 
 def name_of(editor: Editor) -> str:

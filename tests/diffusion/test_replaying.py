@@ -1,9 +1,12 @@
 """A denoiser whose calls are replayed edits as the plain one does."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 from diffusers.models.attention_processor import AttnProcessor
 from peft import LoraConfig
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rewardedit.batch_sizes import HELD, BatchSize, in_batches
 from rewardedit.diffusion import replaying
@@ -184,6 +187,27 @@ def test_inference_mode_and_no_grad_share_a_recording(line):
     with torch.no_grad():
         assert torch.equal(line(2 * SMALL)[0], 2 * SMALL)
     assert replay.made == 1
+
+
+@torch.no_grad()
+def test_the_gpu_of_its_tensors_records_a_call(line, monkeypatch):
+    """Kernels that run on another GPU than the current one are not recorded, and torch says nothing."""
+    current = []
+    recorded_on = []
+
+    @contextmanager
+    def use(device: torch.device):
+        current.append(str(device))
+        yield
+        current.pop()
+
+    replay = replay_calls(line)
+    monkeypatch.setattr(torch.cuda, "device", use)
+    monkeypatch.setattr(replay, "record", lambda call: (recorded_on.extend(current), call()))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        replay._record([rows := torch.ones(1, device="cuda:1")], (rows,), {})
+    assert recorded_on == ["cuda:1"]
+    assert current == []
 
 
 @torch.no_grad()

@@ -390,6 +390,14 @@ def test_published_models_are_quantised_once_and_their_vision_is_not():
     assert ".*connector" in config.llm_int8_skip_modules
 
 
+def test_quantised_weights_are_on_the_process_s_own_gpu(monkeypatch):
+    """As accelerate requires of a model that several processes train."""
+    pytest.importorskip("bitsandbytes")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert quantised("4bit", "cuda", torch.bfloat16)["device_map"] == {"": torch.device("cuda:1")}
+    assert quantised("4bit", "cuda:0", torch.bfloat16)["device_map"] == {"": torch.device("cuda:0")}
+
+
 def test_without_a_checkpoint_the_error_names_all_ways():
     with pytest.raises(ValueError, match="detector: expected a checkpoint") as error:
         load_scorer("dice")

@@ -1,6 +1,8 @@
 """Stages: keyed by what made them, resumed shard by shard."""
 
+import gc
 import json
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,3 +144,25 @@ def test_a_variant_is_made_again_where_it_was_made_of_other_settings(tmp_path):
         found = variants(("first", "second"), tmp_path, "pipeline", {"reward": {"weight": weight}}, make)
     assert made == ["first", "second"] * 2
     assert found == {"first": tmp_path / "pipeline", "second": tmp_path / "variants" / "second" / "pipeline"}
+
+
+def test_a_training_s_memory_is_free_for_the_next(tmp_path):
+    """Its modules refer to one another, so that they stay until garbage is collected."""
+    earlier = []
+
+    class Ring:
+        def __init__(self) -> None:
+            self.itself = self
+
+    def make(name: str, folder: Path) -> None:
+        assert not any(ring() for ring in earlier)
+        earlier.append(weakref.ref(Ring()))
+        (folder / "pipeline").mkdir(parents=True)
+
+    gc.disable()
+    try:
+        variants(("first", "second"), tmp_path, "pipeline", {}, make)
+    finally:
+        gc.enable()
+    assert len(earlier) == 2
+    assert not any(ring() for ring in earlier)

@@ -97,6 +97,22 @@ def test_verdicts_of_the_code_s_layout_open_their_own_answer(tmp_path):
         assert texts["completion"].startswith(opened) is not is_opened
 
 
+def test_weights_of_the_model_are_not_hashed_with_its_rows(tmp_path, monkeypatch):
+    """Data sets hash what their functions hold: for 7 billion weights that takes minutes and 50 GB."""
+    save_vlm(str(tmp_path), "idefics3")
+    vlm = load_vlm(str(tmp_path))
+    hashed = []
+
+    def reduce(model: torch.nn.Module, protocol: int):
+        hashed.append(model)
+        return object.__reduce_ex__(model, protocol)
+
+    monkeypatch.setattr(type(vlm.model), "__reduce_ex__", reduce)
+    config = Config("x", {"differences": DICE})
+    lazy_dataset(config, vlm, [open_task("differences", DICE, config, usable=[row()])], [(0, 0)])
+    assert not hashed
+
+
 def test_a_verdict_needs_one_difference_and_an_instruction():
     with pytest.raises(ValueError, match="expected one difference and an instruction"):
         row(coherent=True)

@@ -168,12 +168,11 @@ class InstructPix2Pix(EditFamily):
             raise ValueError(
                 "expected an editor with one text encoder; SDXL editors cannot be fine-tuned here"
             )
-        tokens = self.tokenize(pipe, prompts)
-        mask = (
-            tokens.attention_mask if getattr(pipe.text_encoder.config, "use_attention_mask", False) else None
-        )
         # The pipeline's device is found by a walk through all of its modules.
-        return pipe.text_encoder(tokens.input_ids.to(pipe.text_encoder.device), attention_mask=mask)[0]
+        tokens = self.tokenize(pipe, prompts).to(pipe.text_encoder.device)
+        is_masked = getattr(pipe.text_encoder.config, "use_attention_mask", False)
+        mask = tokens.attention_mask if is_masked else None
+        return pipe.text_encoder(tokens.input_ids, attention_mask=mask)[0]
 
     @torch.no_grad()
     def encode_images(self, pipe: Any, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h2 w2"]:

@@ -104,11 +104,18 @@ def fit_to_card(
         needed: estimates the bytes that a training with these settings needs.
 
     Raises:
-        ValueError: if none fits.
+        ValueError: if none fits, or a scorer does not support the `meta` device, as quantised ones do not.
     """
     least = None
     for candidate in candidates(train, processes):
-        size = needed(candidate)
+        try:
+            size = needed(candidate)
+        except RuntimeError as error:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ValueError(
+                "train.memory: expected given for a recipe whose memory cannot be estimated; got auto "
+                f"({first}); set it and train.micro_batch_size"
+            ) from error
         if size <= SHARE * card:
             return Fitted(candidate, size, card)
         least = size if least is None else min(least, size)

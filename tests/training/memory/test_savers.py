@@ -1,6 +1,7 @@
 """`memory: auto` takes the cheapest settings that fit the card."""
 
 import pytest
+from torch import nn
 
 from rewardedit.data import DataConfig
 from rewardedit.trainers import refl
@@ -59,6 +60,13 @@ def test_the_first_that_fits_a_card_is_taken_and_told(tiny_editor):
         assert fitted.needed == sizes[first]
     with pytest.raises(ValueError, match=r"train\.memory: expected a GPU of .* got 1\.0 GiB; give"):
         fit_to_card(TRAIN, lambda train: training_memory(editor, train), GIB)
+
+
+def test_auto_refuses_a_quantised_scorer_by_name():
+    """bitsandbytes' weights cannot be moved to `meta`."""
+    scorer = nn.Sequential(pytest.importorskip("bitsandbytes").nn.Linear4bit(64, 64)).to("cpu")
+    with pytest.raises(ValueError, match=r"memory: expected given .* set it and train\.micro_batch_size"):
+        fit_to_card(TRAIN, lambda train: len(scorer.to("meta")), GIB)
 
 
 def test_settings_stay_as_given_where_they_are_given_or_without_a_gpu(tiny_editor, monkeypatch):
