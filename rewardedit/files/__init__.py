@@ -323,20 +323,22 @@ def _whole(value: Any) -> Any:
 
 
 def join_arrays(parts: Sequence[Path], path: Path) -> None:
-    """Joins several .npy files by rows into one, a few rows in memory at a time; written aside and renamed.
+    """Joins several .npy files by rows into one of a type that holds all, a few rows in memory at a time;
+    written aside and renamed.
 
     It is written and not mapped: a process that fills a mapped file is killed if the disk is full.
     """
     arrays = [np.load(array_path, mmap_mode="r") for array_path in parts]
     rows = sum(map(len, arrays))
     shape = (rows, *arrays[0].shape[1:])
-    descr = np.lib.format.dtype_to_descr(arrays[0].dtype)
+    dtype = np.result_type(*arrays)
+    descr = np.lib.format.dtype_to_descr(dtype)
     with replaced(path) as aside, aside.open("wb") as file:
         header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         for array in arrays:
             for first in range(0, len(array), JOINED_ROWS):
-                file.write(np.ascontiguousarray(array[first : first + JOINED_ROWS]).data)
+                file.write(np.ascontiguousarray(array[first : first + JOINED_ROWS], dtype).data)
 
 
 def join_lists(parts: Sequence[Path]) -> dict[str, list[Any]]:

@@ -30,7 +30,7 @@ Values = dict[str, np.ndarray]  # by the names of `EditFamily.encode_texts`
 class TextCache:
     """Prompts by row, as embeddings of the untrained text encoder and as its tokens."""
 
-    # by the names of `EditFamily.encode_texts`, of each distinct text: embeds (n, d) fp16, and others
+    # by the names of `EditFamily.encode_texts`, of each distinct text: embeds (n, d) fp16 or fp32, and others
     arrays: Values
     index: Int[Tensor, " rows"]  # index of each row's text
     empty: Int[Tensor, " rows"]  # the index of its empty text
@@ -174,10 +174,18 @@ def _opened(folder: Path) -> Values:
 
 
 def _small(values: dict[str, Tensor]) -> Values:
-    """Values in the types in which they are kept: fp16 and int32."""
+    """Values in the types in which they are kept: fp16, or fp32 where that overflows, and int32.
+
+    Hidden states before a language model's last norm may be larger than fp16 can hold.
+    """
     kept = {}
     for name, value in values.items():
-        kept[name] = (value.half() if value.is_floating_point() else value.int()).cpu().numpy()
+        if value.is_floating_point():
+            half = value.half()
+            small = half if half.isfinite().all() else value.float()
+        else:
+            small = value.int()
+        kept[name] = small.cpu().numpy()
     return kept
 
 
@@ -187,7 +195,8 @@ def _save_padded(rows: list[Values | None], folder: Path) -> None:
     """
     shapes = [row["embeds"].shape[1:] for row in rows if row is not None] or [(1, 1)]
     shape = (len(rows), max(n for n, _ in shapes), shapes[0][1])
-    embeds: Any = np.lib.format.open_memmap(folder / "embeds.npy", "w+", np.float16, shape)
+    dtype = np.result_type(np.float16, *(row["embeds"].dtype for row in rows if row is not None))
+    embeds: Any = np.lib.format.open_memmap(folder / "embeds.npy", "w+", dtype, shape)
     lengths = np.ones(len(rows), np.int32)
     for i, row in enumerate(rows):
         if row is not None:

@@ -456,7 +456,8 @@ def test_lines_of_logs_and_caches_that_are_damaged_are_passed_over(tmp_path):
 
 def test_arrays_are_joined_as_numpy_saves_them(tmp_path, monkeypatch):
     monkeypatch.setattr("rewardedit.files.JOINED_ROWS", 2)
-    parts = [np.arange(n * 6, dtype=np.float16).reshape(n, 2, 3) for n in (3, 0, 4)]
+    sizes = [(3, np.float16), (0, np.float16), (4, np.float32)]
+    parts = [np.arange(n * 6, dtype=dtype).reshape(n, 2, 3) for n, dtype in sizes]
     paths = [tmp_path / f"{i}.npy" for i in range(3)]
     for part, path in zip(parts, paths, strict=True):
         np.save(path, part)
