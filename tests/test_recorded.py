@@ -286,7 +286,10 @@ BOUNDS = [
     ("online-rl", "n", ">= 560"),
     ("online-rl", "trainings/nft/last/adiee", "> online-rl:trainings/nft/first/adiee"),
     ("online-rl", "trainings/nft/last/oracle", "> online-rl:trainings/nft/first/oracle"),
-    ("online-rl", "trainings/nft/flags", "== 0"),
+    *(("online-rl", f"trainings/{arm}/flags", "== 0") for arm in ("nft", "pairs", "refl", "dpo")),
+    ("online-rl", "trainings/dpo/last/oracle", "> online-rl:trainings/dpo/first/oracle"),
+    *(("online-rl", f"differences/base/{arm}/oracle/ci95/0", "> 0") for arm in ("pairs", "refl")),
+    ("online-rl", "differences/pairs/refl/adiee/ci95/0", "> 0"),
     ("bench", "n", ">= 105"),
     # The tables' rows: scorers of the world in their order, editors.
     *(
