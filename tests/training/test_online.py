@@ -261,7 +261,7 @@ def test_plans_look_at_masks_and_count_the_locator(tiny_editor, monkeypatch):
     recipe = OnlineRecipe(**settings(tiny_editor, reward=replace(REWARD, noise_mask="given")))
     monkeypatch.setattr(online_plan, "open_rows", lambda _: _Unmasked())
     with pytest.raises(PlanIncomplete, match=r"reward\.noise_mask: expected rows with masks"):
-        plan_online(recipe, ["x"], [lambda *_: []])
+        plan_online(recipe, ["x"], lambda *_: [])
 
     editor, scorers = online_plan.models_of_plan(recipe)
     locator = load_scorer({"clip_d": {"checkpoint": "shapes/clip"}})
