@@ -60,8 +60,8 @@ class EditReward:
         together. A row that cannot be read or scored is invalid, with its reason.
 
         Args:
-            source, edited: n images each: PIL images, arrays (h, w, 3), or tensors (3, h, w), in [0, 1] or of
-                bytes.
+            source: n images: PIL images, arrays (h, w, 3), or tensors (3, h, w), in [0, 1] or of bytes.
+            edited: n images, likewise.
             rows: further columns of the edits, of which those that the scorer needs are used, by the names of
                 `EditBatch`: captions as texts; target and mask as images.
 

@@ -243,7 +243,8 @@ class EditFamily:
 
         Args:
             scheduler: as `training_scheduler` returns it.
-            x_t, t: (b,), as `noised` returns them.
+            x_t: noised latents, as `noised` returns them.
+            t: (b,) their time steps.
         """
         pairs = [pred_x0_coefficients(scheduler, time, 0) for time in t.tolist()]
         a, b = x_t.new_tensor(pairs, dtype=torch.float32).T[:, :, None, None, None]
