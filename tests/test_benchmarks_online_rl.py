@@ -104,6 +104,44 @@ def test_the_table_names_the_arms_that_are_missing(tmp_path, monkeypatch):
         "-0.0010 [-0.0020, +0.0000] | edges, copied; 2 while training |"
     )
     assert below.startswith("Not run: online DPO, Flow-GRPO. n = 4 held-out edits. `this`")
+    assert "earlier runs" not in below
+
+    kept = {"nft": {"commit": "0123456789", "date": "2026-01-01"}}
+    (tmp_path / "online-rl.json").write_text(json.dumps({**result_of("nft"), "kept": kept}))
+    assert OF_THE_WORLD["online-rl"]().endswith(
+        " From earlier runs with the same base: DiffusionNFT (2026-01-01, commit 01234567)."
+    )
+
+
+def test_recorded_arms_stand_beside_those_that_are_measured_anew():
+    import online_rl
+
+    recorded = {**result_of("pairs", "refl", "nft"), "health": {}, "commit": "first", "date": "2026-01-01"}
+    recorded["differences"]["pairs"] = {"refl": "both kept", "nft": "old nft", "base": "kept"}
+    now = {**result_of("nft"), "health": {}, "not_run": ["pairs", "refl", "dpo"]}
+    now["means"]["nft"] = {"oracle": 8.0}
+    now["differences"] = {"base": {"nft": "new"}, "nft": {"base": "new"}}
+    assert online_rl.with_recorded(now, None) is now
+    joined = online_rl.with_recorded(now, recorded)
+    assert set(joined["means"]) == {"base", "pairs", "refl", "nft"}
+    assert joined["means"]["nft"] == {"oracle": 8.0}
+    assert joined["not_run"] == ["dpo"]
+    assert joined["differences"]["base"]["nft"] == "new"
+    assert joined["differences"]["base"]["refl"] == recorded["differences"]["base"]["refl"]
+    assert joined["differences"]["pairs"] == {"refl": "both kept", "base": "kept"}
+    assert joined["kept"]["refl"] == {"commit": "first", "date": "2026-01-01"}
+    assert set(joined["kept"]) == {"pairs", "refl"}
+
+    later = {**joined, "commit": "second", "date": "2026-01-02"}
+    kept = online_rl.with_recorded({**now, "means": {"base": now["means"]["base"]}}, later)["kept"]
+    assert {arm: origin["commit"] for arm, origin in kept.items()} == {
+        "pairs": "first",
+        "refl": "first",
+        "nft": "second",
+    }
+    now["means"]["base"] = {"oracle": 7.0, "adiee": 7.5}
+    with pytest.raises(ValueError, match="expected the means of this base on 4 rows; got others"):
+        online_rl.with_recorded(now, recorded)
 
 
 def test_minutes_of_a_start_that_is_killed_count(tmp_path, monkeypatch):
@@ -132,6 +170,7 @@ def test_a_stopped_grid_goes_on_and_keeps_what_is_done(tmp_path, monkeypatch, ca
     arms["pairs"] = [*online_rl.ARMS["pairs"], *TINY]
     arms["flow_grpo"] = ["shapes/flow-grpo", *TINY, "reward.group_size=2"]  # is to fail
     monkeypatch.setattr(online_rl, "ARMS", arms)
+    monkeypatch.setattr(online_rl, "RESULTS", tmp_path)  # without a recorded result
 
     def grid(*words: str) -> dict[str, Any]:
         monkeypatch.setattr(sys, "argv", [str(WORLD / "benchmarks" / "online_rl.py"), str(tmp_path), *words])

@@ -4,7 +4,8 @@ torchrun --standalone --nproc_per_node 2 rewardedit/shapes/benchmarks/online_rl.
 Each arm is a run of a recipe in OUT/ARM, with as many updates as take about 20 minutes in two processes of
 one thread. As soon as it is trained, it edits the held-out rows at the settings of the recipes' grid that are
 best for it on val. A program that was stopped goes on by the same command. Without ARM all arms are run, in
-order; with "base" none is. The figures are of all arms that are done in OUT, and name the others.
+order; with "base" none is. The figures are of all arms that are done in OUT; those of another arm are taken
+from the tracked result, if the base is the same there, and arms without any are named.
 """
 
 import json
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import read_command_line
+from common import RESULTS, read_command_line
 from torch import Tensor
 
 from rewardedit import cli, devices
@@ -34,6 +35,7 @@ from rewardedit.stages.stage import is_finished, require_same
 from rewardedit.training.monitor import watched
 from rewardedit.training.run import minutes_spent
 from rewardedit.training.run_folder import CONFIG
+from rewardedit.untrusted import read_json_file
 
 BASE = "base"
 RIGHT = "data.shapes={quality_mix: {right: 1.0}}"  # each row's edit is its target
@@ -50,6 +52,8 @@ ARMS: dict[str, list[str]] = {
     "flow_grpo": ["shapes/flow-grpo"],
 }
 OTHERS = (BASE, "pairs", "nft")  # arms that all others are compared with
+RESULT = "online-rl"
+BY_ARM = ("means", "flags", "health", "settings", "trainings")  # parts of the figures that are of one arm
 STOPPED = (130, 143)  # exit codes of a training that was told to stop
 COUNT_EVERY = 30.0  # seconds between two counts of the minutes of a training
 PROGRAM = "rewardedit/shapes/benchmarks/online_rl.py OUT"
@@ -216,6 +220,37 @@ def collect(out: Path, rows: tuple[HeldOut, HeldOut]) -> dict[str, Any]:
     }
 
 
+def with_recorded(now: dict[str, Any], recorded: dict[str, Any] | None) -> dict[str, Any]:
+    """The figures with those of the recorded arms that they lack, each with its commit and date in `kept`.
+    Arms are compared in pairs only where both were edited with at once.
+
+    Raises:
+        ValueError: if the recorded figures are of another base, or of other rows.
+    """
+    if recorded is None:
+        return now
+    for key in ("means", "settings"):
+        if recorded["n"] != now["n"] or recorded[key][BASE] != now[key][BASE]:
+            raise ValueError(
+                f"results/{RESULT}.json: expected the {key} of this base on {now['n']} rows; got others, "
+                "whose arms cannot stand beside it: remove the file and run all arms"
+            )
+    origin = {"commit": recorded["commit"], "date": recorded["date"]}
+    kept = {
+        arm: recorded.get("kept", {}).get(arm, origin) for arm in recorded["means"] if arm not in now["means"]
+    }
+    known = {BASE, *kept}  # a recorded pair stands if neither arm is measured anew
+    joined = {**now, "kept": kept, "not_run": [arm for arm in now["not_run"] if arm not in kept]}
+    for key in BY_ARM:
+        of_kept = {arm: recorded[key][arm] for arm in kept if arm in recorded[key]}
+        joined[key] = {**of_kept, **now[key]}
+    compared = dict(now["differences"])
+    for other, of_other in recorded["differences"].items():
+        pairs = {arm: found for arm, found in of_other.items() if {arm, other} <= known}
+        compared[other] = {**pairs, **compared.get(other, {})}
+    return {**joined, "differences": compared}
+
+
 def main() -> None:
     line = read_command_line(__doc__, "OUT [ARM …]")
     if not line.words or not {BASE, *ARMS}.issuperset(line.words[1:]):
@@ -230,7 +265,9 @@ def main() -> None:
         with torch.no_grad():
             number = processes().num_processes
             start = f"torchrun --standalone --nproc_per_node {number}" if number > 1 else "python"
-            line.keep("online-rl", collect(out, rows), f"{start} {PROGRAM}")
+            path = RESULTS / f"{RESULT}.json"
+            recorded = read_json_file(path) if path.is_file() else None
+            line.keep(RESULT, with_recorded(collect(out, rows), recorded), f"{start} {PROGRAM}")
 
 
 if __name__ == "__main__":

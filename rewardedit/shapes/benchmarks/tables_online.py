@@ -21,11 +21,20 @@ def online_rl(result: Result) -> str:
     head += ["− base, 95 % interval", "− plain fine-tuning", "`adiee`", "that of the monitor, first → last"]
     head += ["change outside the mask − base's", "red flags"]
     rows = [_row(result, arm, words) for arm, words in ARMS.items() if arm in result["means"]]
-    below = f"n = {result['n']} held-out edits. {measured(result)}"
+    below = f"n = {result['n']} held-out edits. {measured(result)}{_kept(result.get('kept', {}))}"
     if result["not_run"]:
         names = ", ".join(ARMS[arm].strip("*") for arm in result["not_run"])
         below = f"Not run: {names}. {below}"
     return markdown(head, rows, below)
+
+
+def _kept(kept: dict[str, dict[str, str]]) -> str:
+    """Arms of earlier runs, whose figures were kept."""
+    by_run: dict[tuple[str, str], list[str]] = {}
+    for arm, origin in kept.items():
+        by_run.setdefault((origin["date"], origin["commit"][:8]), []).append(ARMS[arm].strip("*"))
+    runs = [f"{', '.join(names)} ({date}, commit {commit})" for (date, commit), names in by_run.items()]
+    return f" From earlier runs with the same base: {'; '.join(runs)}." if runs else ""
 
 
 def _row(result: Result, arm: str, words: str) -> tuple[str, ...]:
