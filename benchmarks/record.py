@@ -20,15 +20,20 @@ def record(run: Path, command: str, folder: Path = RESULTS) -> Path:
     )
     n = metrics.pop("n", None) or metrics.get("oracle", {}).get("n")
     out = folder / f"{run.name}.json"
-    out.write_text(to_json({"command": command, **environment, "n": n, **metrics}, indent=2) + "\n")
+    _write(out, {"command": command, **environment, "n": n, **metrics})
     return out
 
 
 def keep(name: str, command: str, figures: dict[str, Any], folder: Path = RESULTS) -> None:
     """Writes NAME.json of a folder of results: the figures and their origin."""
     out = folder / f"{name}.json"
-    out.write_text(to_json({"command": command, **environment(), **figures}, indent=2) + "\n")
+    _write(out, {"command": command, **environment(), **figures})
     print(out)
+
+
+def _write(path: Path, result: dict[str, Any]) -> None:
+    """Writes a result with few bytes of indents, of which nested figures have many."""
+    path.write_text(to_json(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
