@@ -149,7 +149,9 @@ def score_shards(
 
     Args:
         load: returns the scorers, in the processes that have rows to score.
-        size, policy, batch: as in `score_rows`.
+        size: as in `score_rows`.
+        policy: as in `score_rows`.
+        batch: as in `score_rows`.
         workers: number of prefetching processes for a number of rows.
         finish: makes a result of all shards, which are then removed.
     """

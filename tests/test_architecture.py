@@ -180,6 +180,19 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     assert [line.splitlines()[0] for line in lines if line.split()[0].strip(",.:") in relative] == []
 
 
+def test_docstrings_name_one_argument_a_line():
+    """The reference's build takes no two."""
+    several = re.compile(r"^ +\w+(, \w+)+: ", re.MULTILINE)
+    raised = re.compile(r" +\w*Error\b")
+    files = [path for folder in ("rewardedit", "trainers") for path in (ROOT / folder).rglob("*.py")]
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = [node for path in files for node in nodes_of(path) if isinstance(node, kinds)]
+    docs = [doc.partition("Args:\n")[2] for doc in map(ast.get_docstring, nodes) if doc]
+    lines = [match[0] for doc in docs for match in several.finditer(doc)]
+    assert len([doc for doc in docs if doc]) > 300
+    assert [line for line in lines if not raised.match(line)] == []
+
+
 def test_comments_of_fields_read_alone():
     """`--help` prints them: "seed of the method", and neither "of the method" nor "how rows get labels"."""
     relative = re.compile(r"(of|e\.g\.|what|whether|how|where|which|who|whose|when)(?!\w)", re.IGNORECASE)

@@ -68,10 +68,8 @@ class NftConfig:
     """The loss of DiffusionNFT."""
 
     beta: float = 1.0  # β, the trained policy's share of the implicit positive one; it is no weight of a KL
-    # λ, weight of the squared distance to the reference's prediction
-    reference_weight: float = 1e-4
-    # weight of that distance outside the edit region, with reward.noise_mask
-    outside_weight: float = 1.0
+    reference_weight: float = 1e-4  # λ, weight of the squared distance to the reference's prediction
+    outside_weight: float = 1.0  # weight of that distance outside the edit region, with reward.noise_mask
     times: float = 0.5  # share of a rollout's steps at which each of its images is trained on
     # schedule of the old policy: latest (a copy after each rollout), half (keeps up to half
     # of itself) or long (up to 0.999), the paper's three schedules; or numbers [flat, rate, hold]
@@ -310,7 +308,8 @@ def nft_loss(
     (Sec. 3.3). Where new = old the gradient is c (2 r̂ − 1) ∇‖x̂_θ − x_0‖² / w.
 
     Args:
-        new, old: predicted clean latents.
+        new: clean latents that the policy predicts.
+        old: clean latents that the old policy predicts.
         x_0: the image's.
         share: r̂.
         clip: c, the largest advantage.

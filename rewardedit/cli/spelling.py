@@ -30,7 +30,8 @@ def require_known(module: str, name: str, values: dict[str, Any], where: str = "
     """Raises ValueError, naming the nearest, on the first name in nested values that is no setting.
 
     Args:
-        module, name: of the dataclass.
+        module: module of the dataclass.
+        name: name of the dataclass.
         where: the group's place, with a dot at its end.
     """
     fields = fields_of(module, name)

@@ -126,7 +126,8 @@ def notice_shapes(name: str, source: Sequence[int], other: Sequence[int], how: s
 
     Args:
         name: of `PICTURES`.
-        source, other: height and width.
+        source: height and width of the source.
+        other: height and width of the other image.
         how: the way in which they are brought to one size; None: the other is stretched.
     """
     h, w = source

@@ -71,7 +71,8 @@ def viescore(semantic: Values, quality: Values, seed: int) -> np.ndarray:
     whole number from 0 to 10, as in the released code after one retry.
 
     Args:
-        semantic, quality: (n,) the lowest number of each answer, 0 to 10.
+        semantic: (n,) the lowest number of each semantic answer, 0 to 10.
+        quality: (n,) the lowest number of each answer about quality, 0 to 10.
         seed: of the random numbers; the semantic answers' come first.
     """
     rng = np.random.default_rng(seed)
@@ -93,7 +94,10 @@ def bpm_overall(
     """BPM's overall score α (modify + preserve) + (1 − α) (size + position), as its evaluation computes it.
 
     Args:
-        modify, preserve, size, position: (n,) the parts of all edits of the evaluated file, by all editors.
+        modify: (n,) this part of all edits of the evaluated file, by all editors.
+        preserve: (n,) this part of the same edits.
+        size: (n,) this part of the same edits.
+        position: (n,) this part of the same edits.
         normalise: "batch" brings the two first to 0 and 1 by the least and the largest value of the file.
             As in the released code, preservations of exactly 0 and −1 (edits of the whole image, failures)
             have no part in these ends and may come to lie outside. None takes the parts as they are.
@@ -117,7 +121,8 @@ def bpm_accuracy(scores: Mapping[str, Values], ratings: Mapping[str, Values]) ->
     people rate equal are dropped, the metric's ties are wrong.
 
     Args:
-        scores, ratings: (n,) of each editor's edits of the same rows.
+        scores: (n,) scores of each editor's edits of the same rows.
+        ratings: (n,) people's ratings of the same edits.
     """
     pairs = alignment_of_editors(scores, ratings).values()
     return float(np.mean([round(pair.share, 3) for pair in pairs if pair.n]))
@@ -147,7 +152,8 @@ def fit_margins(
     smallest `good`.
 
     Args:
-        score_a, score_b: (n,) of the two edits of each pair.
+        score_a: (n,) scores of the first edit of each pair.
+        score_b: (n,) scores of the second edit of each pair.
         votes: (n,) people's.
         candidates: thresholds that are tried of each kind: all that differ if there are no more, else these
             many of them, evenly over the sorted values.

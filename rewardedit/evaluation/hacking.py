@@ -147,8 +147,8 @@ def hacking_flag(
     held-out reward counts only if the training reward rises, by the same test.
 
     Args:
-        now, base: values per prompt by name, of the same prompts: `hacking_signs`, the two rewards, and any
-            others.
+        now: values per prompt by name: `hacking_signs`, the two rewards, and any others.
+        base: the base's values of the same prompts.
         checks: number of all evaluations of a run.
     """
     return "; ".join(_found(now, base, reward, held_out, checks, limits)) or None

@@ -45,8 +45,10 @@ def agreement(
     NaN where people rate them equal, or their ratings differ by less than `least`.
 
     Args:
-        scores_a, scores_b: (n,) of two editors' edits of the same rows; NaN: not scored.
-        ratings_a, ratings_b: (n,) ratings of these edits by people.
+        scores_a: (n,) scores of an editor's edits; NaN: not scored.
+        scores_b: (n,) scores of another editor's edits of the same rows; NaN: not scored.
+        ratings_a: (n,) people's ratings of the first editor's edits.
+        ratings_b: (n,) people's ratings of the other's.
         least: by "answer", ratings that differ by less are equal.
         ties: the policy for ties, BPM's by default.
 

@@ -14,7 +14,8 @@ class EditTask:
 
     Args:
         scorer: as for `load_scorer`.
-        source, instruction: columns of the data set.
+        source: column of source images.
+        instruction: column of instructions.
         options: of `EditReward`.
     """
 

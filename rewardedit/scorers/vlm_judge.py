@@ -163,7 +163,8 @@ class VlmJudge(Scorer):
             longest_wait: most seconds before a retry, whatever the endpoint requests.
             dtype: the weights' dtype, or its name; None: "bfloat16" if there is a GPU, else "float32".
             quantize: stores the language model's weights in "4bit" or "8bit" (see `load_vlm`).
-            digit_ids, min_digit_probability: of an endpoint with answer="digits"; see `VlmJudge`.
+            digit_ids: setting of an endpoint with answer="digits"; see `VlmJudge`.
+            min_digit_probability: setting of an endpoint with answer="digits"; see `VlmJudge`.
 
         Raises:
             ValueError: if the model cannot be loaded or is refused, an endpoint has no model's name, or an
@@ -269,7 +270,8 @@ def open_judge(
     """A model by hub name or folder, or behind an endpoint, and its name.
 
     Args:
-        dtype, quantize: as for `load_judge`.
+        dtype: as for `load_judge`.
+        quantize: as for `load_judge`.
         settings: of an `Endpoint`.
 
     Raises:

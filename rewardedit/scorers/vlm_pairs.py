@@ -194,7 +194,8 @@ def verdict(as_a: Answer, as_b: Answer) -> PairVerdict:
     """The better edit by the answers of both orders.
 
     Args:
-        as_a, as_b: with the first edit as A, and as B.
+        as_a: answer with the first edit as A.
+        as_b: answer with the first edit as B.
     """
     letters = tuple(None if isinstance(said, AnswerError) else read_letter(said) for said in (as_a, as_b))
     for said, letter in zip((as_a, as_b), letters, strict=True):

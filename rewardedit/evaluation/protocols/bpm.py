@@ -129,7 +129,8 @@ class BpmAlignment(Benchmark):
         """Shares of all pairs and their mean, with intervals over source images.
 
         Args:
-            values, known: (n, 4) scores, and which images have an entry.
+            values: (n, 4) scores.
+            known: (n, 4) True for images that have an entry.
         """
         right = []
         for a, b in PAIRS:

@@ -147,7 +147,8 @@ def ranks_of(values: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Rank of each edit's own instruction, from 1, (n,); NaN for an edit without entries of all.
 
     Args:
-        values, known: (n, n) scores, NaN without one, and which have an entry; rows are edits.
+        values: (n, n) scores, NaN without one; rows are edits.
+        known: (n, n) True where there is an entry.
     """
     worst = np.nan_to_num(values, nan=-np.inf)
     diagonal = worst.diagonal()[:, None]

@@ -57,8 +57,10 @@ def measure_baseline(
     """A scorer's figures without an attack.
 
     Args:
-        good, failed: scores (n,); NaN without one.
-        of_good, of_failed: source images of these edits.
+        good: (n,) scores of good edits; NaN without one.
+        failed: (n,) scores of failed edits; NaN without one.
+        of_good: source images of the good edits.
+        of_failed: source images of the failed edits.
         share: of good edits that are to pass.
     """
     threshold = pass_threshold(good, share)
@@ -80,8 +82,8 @@ def measure_effect(
     """The effect of an attack.
 
     Args:
-        before, after: scores (n,) of the same failed edits; NaN without one. A rise counts edits that have a
-            score before and after.
+        before: (n,) scores of failed edits; NaN without one.
+        after: (n,) scores of the same edits after the attack. A rise counts edits that have both scores.
         sources: their source images, at least two.
     """
     names = np.asarray(sources, dtype=object)

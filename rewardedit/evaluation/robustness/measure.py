@@ -102,7 +102,8 @@ def score_attacks(
 
     Args:
         made_of: what the edits depend on.
-        size, policy: as in `rewardedit.scoring.score_rows`.
+        size: as in `rewardedit.scoring.score_rows`.
+        policy: as in `rewardedit.scoring.score_rows`.
 
     Raises:
         ValueError: if a combination names a scorer that is not there, or the folder was made with other

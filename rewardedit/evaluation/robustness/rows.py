@@ -50,7 +50,8 @@ class AttackedRows(Sequence):
         """
         Args:
             items: number of a row, and a name of `ATTACKS` or `UNCHANGED`.
-            size, policy: as in `rewardedit.scoring.score_rows`.
+            size: as in `rewardedit.scoring.score_rows`.
+            policy: as in `rewardedit.scoring.score_rows`.
         """
         self.rows = rows
         self.items = items
@@ -157,7 +158,8 @@ def judged_world(data: DataConfig, good_from: float, failed_up_to: float) -> Jud
     """The edits of a generated world by their exact ratings; those between the two limits are left out.
 
     Args:
-        good_from, failed_up_to: ratings, 0 to 10.
+        good_from: least rating of a good edit, 0 to 10.
+        failed_up_to: highest rating of a failed edit, 0 to 10.
 
     Raises:
         ValueError: if settings of `data` choose rows by something other than their number, or there are fewer

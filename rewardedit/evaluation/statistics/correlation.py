@@ -44,7 +44,8 @@ def correlation(
     computed anew for each resample: a minute and more for 100,000 items, where the others take seconds.
 
     Args:
-        a, b: (n,) values of the same items, e.g. scores and people's ratings.
+        a: (n,) values of the items, e.g. scores.
+        b: (n,) other values of the same items, e.g. people's ratings.
         cluster: (n,) the source image of each item; None if each item has its own.
 
     Returns:
@@ -84,7 +85,9 @@ def spearman_difference(
     replacement, the same ones for both.
 
     Args:
-        a, b, truth: (n,) values of the same items, e.g. two scorers' and people's.
+        a: (n,) values of the items, e.g. a scorer's.
+        b: (n,) another scorer's values of the same items.
+        truth: (n,) values that both are correlated with, e.g. people's.
         cluster: (n,) the source image of each item.
 
     Raises:

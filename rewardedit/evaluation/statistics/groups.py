@@ -101,7 +101,8 @@ def correlation_by_group(
     a resample alone, it is undefined there and the average is of the others; `reason` says in how many.
 
     Args:
-        a, b: (n,) values of the same items, e.g. scores and people's ratings.
+        a: (n,) values of the items, e.g. scores.
+        b: (n,) other values of the same items, e.g. people's ratings.
         group: (n,) the group of each item, e.g. its editor.
         cluster: (n,) the source image of each item; None if each item has its own.
         compat: as in `fisher_mean`.
@@ -129,8 +130,12 @@ def difference_by_group(
     same resamples for both, over the groups for which both correlations are defined.
 
     Args:
-        a, b, truth: (n,) values of the same items, e.g. two scorers' and people's.
-        group, cluster, compat: as in `correlation_by_group`.
+        a: (n,) values of the items, e.g. a scorer's.
+        b: (n,) another scorer's values of the same items.
+        truth: (n,) values that both are correlated with, e.g. people's.
+        group: as in `correlation_by_group`.
+        cluster: as in `correlation_by_group`.
+        compat: as in `correlation_by_group`.
 
     Raises:
         ValueError: as `correlation`, and on fewer than two source images.
@@ -172,7 +177,9 @@ def rater_agreement(
 
     Args:
         ratings: (n, raters) of the same items; NaN where a rater gave none.
-        group, cluster, compat: as in `correlation_by_group`. With "viescore" both averages have the slip.
+        group: as in `correlation_by_group`.
+        cluster: as in `correlation_by_group`.
+        compat: as in `correlation_by_group`. With "viescore" both averages have the slip.
 
     Raises:
         ValueError: on ratings of another shape, or fewer than two raters.

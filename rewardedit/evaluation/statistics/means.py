@@ -41,7 +41,8 @@ def paired_bootstrap(
     """Percentile 95 % interval of mean(a) − mean(b), with whole source images drawn with replacement.
 
     Args:
-        a, b: (n,) values of the two variants on the same items.
+        a: (n,) values of one variant.
+        b: (n,) values of the other variant on the same items.
         cluster: (n,) the source image of each item; None if each item has its own.
 
     Raises:
