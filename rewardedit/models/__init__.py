@@ -29,6 +29,7 @@ NAMES = {
     "shapes/detector": "detector",
     "shapes/dice": "dice",
     "shapes/editor": "editor",
+    "shapes/flow-editor": "flow_editor",
     "shapes/segmenter": "segmenter",
     "shapes/text-to-image": "text_to_image",
     "shapes/vifi-clip": "vifi_clip",

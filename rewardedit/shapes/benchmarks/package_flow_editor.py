@@ -1,8 +1,8 @@
 """Packages the small flow-matching editor of a run, and keeps what the run measured of it:
 python rewardedit/shapes/benchmarks/package_flow_editor.py [RUN]
 
-RUN is the folder of `rewardedit train shapes/flow-editor`, by default runs/shapes-flow-editor. The weights of
-the autoencoder are those of shapes/editor, and are not packaged again.
+RUN is the folder of `rewardedit train shapes/flow-editor`, by default runs/shapes-flow-editor. It becomes
+`shapes/flow-editor`. The weights of the autoencoder are those of shapes/editor, and are not packaged again.
 """
 
 from pathlib import Path
