@@ -103,7 +103,7 @@ def test_the_table_names_the_arms_that_are_missing(tmp_path, monkeypatch):
         "| **DiffusionNFT** | 1,500 | 20 | 10, 1.25 | 7.25 | +0.50 [+0.25, +0.75] |  | 7.50 | 6.00 → 7.00 | "
         "-0.0010 [-0.0020, +0.0000] | edges, copied; 2 while training |"
     )
-    assert below.startswith("Not run: online DPO, Flow-GRPO. n = 4 held-out edits. `this`")
+    assert below.startswith("Not run: online DPO; Flow-GRPO. n = 4 held-out edits. `this`")
     assert "earlier runs" not in below
 
     kept = {"nft": {"commit": "0123456789", "date": "2026-01-01"}}

@@ -23,7 +23,7 @@ def online_rl(result: Result) -> str:
     rows = [_row(result, arm, words) for arm, words in ARMS.items() if arm in result["means"]]
     below = f"n = {result['n']} held-out edits. {measured(result)}{_kept(result.get('kept', {}))}"
     if result["not_run"]:
-        names = ", ".join(ARMS[arm].strip("*") for arm in result["not_run"])
+        names = "; ".join(ARMS[arm].strip("*") for arm in result["not_run"])
         below = f"Not run: {names}. {below}"
     return markdown(head, rows, below)
 
@@ -33,8 +33,8 @@ def _kept(kept: dict[str, dict[str, str]]) -> str:
     by_run: dict[tuple[str, str], list[str]] = {}
     for arm, origin in kept.items():
         by_run.setdefault((origin["date"], origin["commit"][:8]), []).append(ARMS[arm].strip("*"))
-    runs = [f"{', '.join(names)} ({date}, commit {commit})" for (date, commit), names in by_run.items()]
-    return f" From earlier runs with the same base: {'; '.join(runs)}." if runs else ""
+    runs = [f"{'; '.join(names)} ({date}, commit {commit})" for (date, commit), names in by_run.items()]
+    return f" From earlier runs with the same base: {', and '.join(runs)}." if runs else ""
 
 
 def _row(result: Result, arm: str, words: str) -> tuple[str, ...]:
