@@ -291,11 +291,12 @@ BOUNDS = [
     ("online-rl", "trainings/nft/last/oracle", "> online-rl:trainings/nft/first/oracle"),
     *(
         ("online-rl", f"trainings/{arm}/flags", "== 0")
-        for arm in ("nft", "pairs", "refl", "dpo", "flow_grpo")
+        for arm in ("nft", "pairs", "nft_masked", "refl", "dpo", "flow_grpo")
     ),
     ("online-rl", "trainings/dpo/last/oracle", "> online-rl:trainings/dpo/first/oracle"),
     ("online-rl", "trainings/flow_grpo/last/oracle", "> online-rl:trainings/flow_grpo/first/oracle"),
-    ("online-rl", "trainings/flow_grpo/minutes", "<= 30"),
+    *(("online-rl", f"trainings/{arm}/minutes", "<= 30") for arm in ("nft_masked", "flow_grpo")),
+    ("online-rl", "means", "has base; nft; nft_masked; pairs; refl; dpo; flow_grpo"),
     *(("online-rl", f"differences/base/{arm}/oracle/ci95/0", "> 0") for arm in ("pairs", "refl")),
     ("online-rl", "differences/pairs/refl/adiee/ci95/0", "> 0"),
     ("bench", "n", ">= 105"),
