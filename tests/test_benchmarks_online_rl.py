@@ -109,7 +109,8 @@ def test_the_table_names_the_arms_that_are_missing(tmp_path, monkeypatch):
     kept = {"nft": {"commit": "0123456789", "date": "2026-01-01"}}
     (tmp_path / "online-rl.json").write_text(json.dumps({**result_of("nft"), "kept": kept}))
     assert OF_THE_WORLD["online-rl"]().endswith(
-        " From earlier runs with the same base: DiffusionNFT (2026-01-01, commit 01234567)."
+        " From earlier runs with the same base: DiffusionNFT (2026-01-01, commit 01234567). "
+        "Arms of different runs are compared with the base alone."
     )
 
 

@@ -222,7 +222,7 @@ def collect(out: Path, rows: tuple[HeldOut, HeldOut]) -> dict[str, Any]:
 
 def with_recorded(now: dict[str, Any], recorded: dict[str, Any] | None) -> dict[str, Any]:
     """The figures with those of the recorded arms that they lack, each with its commit and date in `kept`.
-    Arms are compared in pairs only where both were edited with at once.
+    Two arms are compared in pairs only if they were measured in one run.
 
     Raises:
         ValueError: if the recorded figures are of another base, or of other rows.

@@ -34,7 +34,12 @@ def _kept(kept: dict[str, dict[str, str]]) -> str:
     for arm, origin in kept.items():
         by_run.setdefault((origin["date"], origin["commit"][:8]), []).append(ARMS[arm].strip("*"))
     runs = [f"{'; '.join(names)} ({date}, commit {commit})" for (date, commit), names in by_run.items()]
-    return f" From earlier runs with the same base: {', and '.join(runs)}." if runs else ""
+    if not runs:
+        return ""
+    return (
+        f" From earlier runs with the same base: {', and '.join(runs)}. Arms of different runs are compared "
+        "with the base alone."
+    )
 
 
 def _row(result: Result, arm: str, words: str) -> tuple[str, ...]:
